@@ -64,7 +64,7 @@ def gradcam(activations: Tensor, gradients: Tensor) -> Tensor:
 
 
 def gradcam_plus_plus(activations: Tensor, gradients: Tensor) -> Tensor:
-    """sum_k w_k A_k, w_k = sum_ij alpha_kij ReLU(g_kij).  Chattopadhay et al., Grad-CAM++, WACV 2018, eq. 10, 11, 19.
+    """sum_k w_k A_k, w_k = sum_ij alpha_kij ReLU(g_kij).  Chattopadhay et al., Grad-CAM++, WACV 2018, eq. 19.
 
     alpha = g^2 / (2 g^2 + sum_ab A_kab g^3) rests on the paper's choice Y = exp(logit), whose second and third
     derivatives are Y g^2 and Y g^3; where g is not 0 it is 1 / (2 + g sum_ab A_kab), which is what is computed, as it
@@ -77,13 +77,13 @@ def gradcam_plus_plus(activations: Tensor, gradients: Tensor) -> Tensor:
 
 
 def hirescam(activations: Tensor, gradients: Tensor) -> Tensor:
-    """sum_k g_k A_k, element by element.  Draelos and Carin, HiResCAM, 2020, arXiv:2011.08891, eq. 4."""
+    """sum_k g_k A_k, element by element.  Draelos and Carin, HiResCAM, 2020, arXiv:2011.08891."""
     activations, gradients = _pair(activations, gradients)
     return (gradients * activations).sum(-3)
 
 
 def xgradcam(activations: Tensor, gradients: Tensor) -> Tensor:
-    """sum_k w_k A_k, w_k = sum_ij (A_kij / sum_ab A_kab) g_kij.  Fu et al., XGrad-CAM, BMVC 2020, eq. 8.
+    """sum_k w_k A_k, w_k = sum_ij (A_kij / sum_ab A_kab) g_kij.  Fu et al., XGrad-CAM, BMVC 2020.
 
     A channel whose activations sum to nothing (it is dead, or it cancels before a ReLU) has no such share: weight 0.
     """
@@ -94,7 +94,7 @@ def xgradcam(activations: Tensor, gradients: Tensor) -> Tensor:
 
 
 def layercam(activations: Tensor, gradients: Tensor) -> Tensor:
-    """sum_k ReLU(g_k) A_k, element by element.  Jiang et al., LayerCAM, IEEE TIP 2021, eq. 5 to 7."""
+    """sum_k ReLU(g_k) A_k, element by element.  Jiang et al., LayerCAM, IEEE TIP 2021."""
     activations, gradients = _pair(activations, gradients)
     return (gradients.relu() * activations).sum(-3)
 
