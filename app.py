@@ -1,0 +1,71 @@
+"""Serve hooklab: `python app.py`, then open the address it prints. Also the entry point of a Hugging Face Space."""
+
+import argparse
+import socket
+import sys
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="See what a convolutional network sees: Grad-CAM, feature maps and PyTorch hooks, live."
+    )
+    parser.add_argument(
+        "--host", default=None, help="address to listen on; 0.0.0.0 lets other machines in (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=None, help="port to listen on (default: the first free one from 7860)"
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto takes cuda, then mps, then cpu)"
+    )
+    parser.add_argument(
+        "--model", default="simple_cnn", help="the model to begin with: simple_cnn or resnet (default: simple_cnn)"
+    )
+    parser.add_argument("--checkpoint", default=None, metavar="FILE", help="your own weights (.pth) for --model")
+    parser.add_argument(
+        "--data", default=None, metavar="DIR", help="a folder with CIFAR-10 to check the shipped test images against"
+    )
+    parser.add_argument("--share", action="store_true", help="also make a public link through Gradio's servers")
+    parser.add_argument(
+        "--lang", choices=("en", "zh"), default=None, help="language of the page (default: the browser's)"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = arguments(argv)
+    print(
+        "hooklab: loading PyTorch and Gradio ...", flush=True
+    )  # takes seconds; --help and wrong options answer at once
+    from hooklab.ui.page import build, load
+
+    try:
+        page, settings = build(load(options.model, options.device, options.checkpoint, options.data), options.lang)
+        _, address, _ = page.launch(
+            server_name=options.host,
+            server_port=options.port,
+            share=options.share,
+            quiet=True,
+            prevent_thread_lock=True,
+            **settings,
+        )
+    except (ValueError, OSError) as error:
+        sys.exit(f"hooklab: {error}")
+    print(f"hooklab: open {address}")
+    if options.host == "0.0.0.0":
+        print(f"hooklab: on other machines of this network, open http://{_own_address()}:{page.server_port}/")
+    page.block_thread()
+
+
+def _own_address() -> str:
+    """The address that other machines reach this one at: the one used on the way to elsewhere (nothing is sent)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()
+
+
+if __name__ == "__main__":
+    main()
