@@ -112,12 +112,19 @@ def eigencam(activations: Tensor) -> Tensor:
     return projection.unflatten(-1, activations.shape[-2:])
 
 
+def enlarge(raw: Tensor, size: tuple[int, int]) -> Tensor:
+    """The signed map at the input's size: (..., h, w) -> (..., H, W), bilinear with half-pixel centres."""
+    maps = raw.float().reshape(-1, 1, *raw.shape[-2:])
+    maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+    return maps.reshape(*raw.shape[:-2], *size)
+
+
 def soft_masks(channels: Tensor, size: tuple[int, int]) -> Tensor:
     """Score-CAM's masks: (N, h, w) -> (N, 1, H, W), enlarged to the input's size, then each stretched to [0, 1].
 
     A constant channel has nothing to stretch and gives a mask of zeros.
     """
-    masks = F.interpolate(channels[:, None].float(), size, mode="bilinear", align_corners=False)
+    masks = enlarge(channels, size)[:, None]
     low, high = masks.amin((-2, -1), keepdim=True), masks.amax((-2, -1), keepdim=True)
     return _ratio(masks - low, high - low, 0.0)
 
@@ -158,12 +165,10 @@ def heatmap(raw: Tensor, size: tuple[int, int], normalise: str = "max") -> Tenso
     """
     if normalise not in ("max", "min-max"):
         raise ValueError(f"normalise {normalise!r}: accepted are 'max' and 'min-max'")
-    maps = raw.float().relu().reshape(-1, 1, *raw.shape[-2:])
-    maps = F.interpolate(maps, size, mode="bilinear", align_corners=False)
+    maps = enlarge(raw.relu(), size)
     if normalise == "min-max":
         maps = maps - maps.amin((-2, -1), keepdim=True)
-    maps = _ratio(maps, maps.amax((-2, -1), keepdim=True), 0.0)
-    return maps.reshape(*raw.shape[:-2], *size)
+    return _ratio(maps, maps.amax((-2, -1), keepdim=True), 0.0)
 
 
 @dataclass(frozen=True)
