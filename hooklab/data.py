@@ -135,12 +135,30 @@ def _read_binary(directory, split):
 
 
 class ImageError(ValueError):
-    """A picture that is not accepted: `code` names the reason and `values` what goes into a translated message."""
+    """A picture that is not accepted: `code`, a key of IMAGE_ERRORS, and `values`, what its message has in braces."""
 
-    def __init__(self, code, message, **values):
-        super().__init__(message)
+    def __init__(self, code, **values):
+        super().__init__(IMAGE_ERRORS[code].format(**values))
         self.code = code
         self.values = values
+
+
+IMAGE_ERRORS = {
+    "damaged": "the picture is damaged or cut off ({detail}); save or send it again",
+    "empty": "the file is empty; a picture as {accepted} is accepted",
+    "heic": "this is a HEIC or AVIF picture, or a film; {accepted} is accepted, so save it as JPEG",
+    "mode": "a picture with colours of type {mode} is not accepted; RGB is",
+    "not_a_source": "{type} is not a picture; bytes, a path, an open file or a PIL image is accepted",
+    "not_an_image": "this is not a picture that can be read; {accepted} is accepted",
+    "not_found": "there is no file {path!r}",
+    "pdf": "this is a PDF document; {accepted} is accepted",
+    "svg": "this is an SVG drawing; {accepted} is accepted, so export it as PNG",
+    "text": "this is text, whatever its name says; a picture as {accepted} is accepted",
+    "too_many_bytes": "the file has more than {limit} MB; at most {limit} are accepted",
+    "too_many_pixels": "the picture has {megapixels} megapixels; at most {limit} are accepted",
+    "too_small": "the picture is {width} x {height} pixels; each side must have at least {limit}, "
+    "or there is nothing to see in it",
+}
 
 
 def decode(source):
@@ -152,23 +170,14 @@ def decode(source):
     image = source if isinstance(source, Image.Image) else _open(_read(source))
     width, height = image.size
     if width * height > MAX_MEGAPIXELS * 1_000_000:  # from the header: nothing is unpacked yet
-        raise _too_many_pixels(f"{width * height / 1e6:.1f}")
+        raise ImageError("too_many_pixels", megapixels=f"{width * height / 1e6:.1f}", limit=MAX_MEGAPIXELS)
     if min(width, height) < MIN_SIDE:
-        raise ImageError(
-            "too_small",
-            f"the picture is {width} x {height} pixels; each side must have at least {MIN_SIDE}, "
-            "or there is nothing to see in it",
-            width=width,
-            height=height,
-            limit=MIN_SIDE,
-        )
+        raise ImageError("too_small", width=width, height=height, limit=MIN_SIDE)
     try:
         image.load()
         image = ImageOps.exif_transpose(image)
     except Exception as error:  # on hostile bytes the decoders raise a dozen unrelated types
-        raise ImageError(
-            "damaged", f"the picture is damaged or cut off ({error}); save or send it again", detail=str(error)
-        ) from error
+        raise ImageError("damaged", detail=str(error) or type(error).__name__) from error
     return _to_rgb(image)
 
 
@@ -178,58 +187,41 @@ def _read(source):
         content = bytes(source)
     elif isinstance(source, (str, os.PathLike)):
         if not os.path.isfile(source):
-            raise ImageError("not_found", f"there is no file {os.fspath(source)!r}", path=os.fspath(source))
+            raise ImageError("not_found", path=os.fspath(source))
         with open(source, "rb") as file:
             content = file.read(limit + 1)
     elif hasattr(source, "read"):
         content = source.read(limit + 1)
     else:
-        raise ImageError(
-            "not_a_source",
-            f"{type(source).__name__} is not a picture; bytes, a path, an open file or a PIL image is accepted",
-            type=type(source).__name__,
-        )
+        raise ImageError("not_a_source", type=type(source).__name__)
     if not content:
-        raise ImageError("empty", f"the file is empty; {ACCEPTED} is accepted", accepted=ACCEPTED)
+        raise ImageError("empty", accepted=ACCEPTED)
     if len(content) > limit:
-        raise ImageError(
-            "too_many_bytes", f"the file has more than {MAX_MEGABYTES} MB, which is the limit", limit=MAX_MEGABYTES
-        )
+        raise ImageError("too_many_bytes", limit=MAX_MEGABYTES)
     return content
 
 
 def _open(content):
     try:
         return Image.open(BytesIO(content), formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _too_many_pixels(f">{Image.MAX_IMAGE_PIXELS // 1_000_000}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit, far above ours
+        megapixels = f"more than {Image.MAX_IMAGE_PIXELS / 1e6:.0f}"
+        raise ImageError("too_many_pixels", megapixels=megapixels, limit=MAX_MEGAPIXELS) from None
     except Exception as error:
-        code, kind = _sniff(content)
-        raise ImageError(code, f"this is {kind}; {ACCEPTED} is accepted", accepted=ACCEPTED) from error
+        raise ImageError(_kind(content), accepted=ACCEPTED) from error
 
 
-def _sniff(content):
-    """(code, words) for a file that is no picture that we read."""
+def _kind(content):
+    """What a file is that Pillow does not open: a key of IMAGE_ERRORS."""
     if content[4:8] == b"ftyp":
-        return "heic", "a HEIC or AVIF picture, or a film"
-    if content[:5] == b"%PDF-":
-        return "pdf", "a PDF document"
+        return "heic"
+    if content.startswith(b"%PDF-"):
+        return "pdf"
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        return "not_an_image", "not a picture, or a damaged one"
-    if "<svg" in text[:4096].lower():
-        return "svg", "an SVG drawing"
-    return "text", "text, whatever its name says"
-
-
-def _too_many_pixels(megapixels):
-    return ImageError(
-        "too_many_pixels",
-        f"the picture has {megapixels} megapixels; at most {MAX_MEGAPIXELS} are accepted",
-        megapixels=megapixels,
-        limit=MAX_MEGAPIXELS,
-    )
+        return "not_an_image"
+    return "svg" if "<svg" in text[:4096].lower() else "text"
 
 
 def _to_rgb(image):
@@ -241,20 +233,20 @@ def _to_rgb(image):
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert("RGB")
     except ValueError as error:
-        raise ImageError("mode", f"colours of type {image.mode} are not accepted; RGB is", mode=image.mode) from error
-    image.info = {}
+        raise ImageError("mode", mode=image.mode) from error
+    image.info = {}  # where it was taken is nobody's business
     return image
 
 
 def _to_8_bits(image):
-    """Grey values of more than 8 bits -> uint8. Whole numbers of 16 bits go from 0 to 65535. The modes I and F do not
-    say where white is, so it is the first of 1 (F only), 255, 65535, 2**31 - 1 that no value exceeds."""
+    """Grey values of more than 8 bits -> uint8 (h, w).
+
+    In the modes I;16 white is 65535. The modes I and F do not say where white is, so it is the first of 1 (F only),
+    255, 65535 and 2**31 - 1 that no value exceeds. NaN is black.
+    """
     grey = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0)
-    if image.mode.startswith("I;16"):
-        white = 65535
-    else:
-        whites = [1] * (image.mode == "F") + [255, 65535, 2**31 - 1]
-        white = next((white for white in whites if grey.max() <= white), grey.max())
+    whites = [65535] if image.mode.startswith("I;16") else [1] * (image.mode == "F") + [255, 65535, 2**31 - 1]
+    white = next((white for white in whites if grey.max() <= white), grey.max())
     transparent = grey == image.info.get("transparency", -1)
     return np.where(transparent, 255, np.floor(np.clip(grey / white, 0, 1) * 255 + 0.5)).astype(np.uint8)
 
@@ -268,7 +260,7 @@ class Fitted:
 
     pixels: np.ndarray  # uint8 (H, W, 3)
     original: tuple[int, int]  # (width, height) of the picture
-    crop: tuple[int, int, int, int]  # (left, top, right, bottom) in its pixels
+    crop: tuple[int, int, int, int] | None  # (left, top, right, bottom) in its pixels; None where that is not known
 
 
 def fit(image, size):

@@ -91,15 +91,14 @@ def panels(
 ):
     """Three panels side by side, as PNG bytes at 150 dpi: what the model saw, the heatmap, the overlay.
 
-    pixels: uint8 (H, W, 3); raw: signed map (h, w). The heatmap is made at the size of the input, so its colours are
-    those of `heatmap`, then enlarged `factor` times (by default to a height of about 480), smooth or with hard edges;
-    the pixels keep hard edges. `description`, a dict of what is shown, is kept as JSON in the tEXt chunk
-    "Description"; nothing is drawn into the picture.
+    pixels: uint8 (H, W, 3), enlarged `factor` times with hard edges, by default to a height of about 480; raw: signed
+    map (h, w), made a `heatmap` at that size. `description`, a dict of what is shown, is kept as JSON in the tEXt
+    chunk "Description"; nothing is drawn into the picture.
     """
     pixels = _check_pixels(pixels)
     factor = max(1, round(480 / pixels.shape[0])) if factor is None else factor
     large = enlarge(pixels, factor)
-    heat = resize(heatmap(raw, pixels.shape[:2], normalization, smooth), large.shape[:2], smooth)
+    heat = heatmap(raw, large.shape[:2], normalization, smooth)
     space = np.full((large.shape[0], _check_whole("gap", gap, 0), 3), 255, np.uint8)
     row = [large, space, colorize(heat, name), space, overlay(large, heat, name, opacity)]
     text = {} if description is None else {"Description": json.dumps(description)}
