@@ -1,5 +1,7 @@
 """Where a heatmap lies, as facts that the page puts into words: computed from the map, in no language."""
 
+from itertools import pairwise
+
 import numpy as np
 
 # Regions of a 3 x 3 grid over the picture, by name: rows, columns and single cells.
@@ -46,6 +48,6 @@ def _thirds(length: int) -> np.ndarray:
     return np.stack(
         [
             np.clip(np.minimum(edges[1:], b) - np.maximum(edges[:-1], a), 0, 1)
-            for a, b in zip(cuts, cuts[1:], strict=False)
+            for a, b in pairwise(cuts)
         ]
     )

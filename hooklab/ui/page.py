@@ -1,4 +1,4 @@
-"""The Gradio page: one HTML component that the browser paints, one server function behind it, and a few API endpoints."""
+"""The Gradio page: one HTML component that the browser paints, one server function behind it, a few API endpoints."""
 
 import os
 from collections.abc import Mapping
@@ -32,7 +32,8 @@ _BODY_BYTES = 14_500_000  # a 10 MB picture in base64, and its envelope
 # Gradio hands the browser this once; all the rest is in web/app.js.
 _MOUNT = """
 const files = new URL(props.files, document.baseURI).href;
-import(files + "app.js").then(page => page.mount(element.querySelector("#hooklab"), files, request => server.ask(request)));
+const root = element.querySelector("#hooklab");
+import(files + "app.js").then(page => page.mount(root, files, request => server.ask(request)));
 """
 
 

@@ -1,4 +1,4 @@
-"""Static files, compressed once: a class that opens the page in the same minute costs one compression, not a hundred."""
+"""Static files, compressed once: a class that opens the page at once costs one compression, not a hundred."""
 
 import hashlib
 import json

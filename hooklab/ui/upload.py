@@ -1,4 +1,4 @@
-"""A picture of the user's own: decoded, cropped and resized once; what the model sees goes back, and nothing is kept."""
+"""A picture of the user's own: decoded, cropped and resized once; what the model sees goes back, nothing is kept."""
 
 import base64
 import binascii
@@ -25,7 +25,7 @@ def view(labs, request) -> dict:
         "pixels": encode(fitted.pixels),
         "size": list(fitted.pixels.shape[:2]),
         "original": list(fitted.original),
-        "box": list(fitted.box),
+        "box": list(fitted.crop),
         "preview": encode(images.png(preview)),
     }
 
