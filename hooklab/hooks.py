@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -25,45 +25,12 @@ import torch
 from torch import Tensor, nn
 
 from .edits import Edit
+from .nested import each_tensor, first_tensor, shapes, with_first
 
 
 def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
     """The `count` names most like `name`, as text for an error message."""
     return ", ".join(difflib.get_close_matches(str(name), list(known), count, cutoff=0.0))
-
-
-def first_tensor(value: Any) -> Tensor | None:
-    """The first tensor of what a module took or returned: a tensor, or tuples, lists and dicts of them."""
-    if isinstance(value, Tensor):
-        return value
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
-    return next((found for found in map(first_tensor, items) if found is not None), None)
-
-
-def _each(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with `function` applied to each of its tensors."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, Mapping):
-        changed = {key: _each(item, function) for key, item in value.items()}
-        return changed if type(value) is dict else type(value)(**changed)  # such as transformers' ModelOutput
-    if isinstance(value, (tuple, list)):
-        changed = [_each(item, function) for item in value]
-        return type(value)(*changed) if hasattr(value, "_fields") else type(value)(changed)  # a named tuple, or not
-    return value
-
-
-def _first(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with its first tensor replaced by `function` of it."""
-    target = first_tensor(value)
-    return _each(value, lambda tensor: function(tensor) if tensor is target else tensor)
-
-
-def _shapes(value: Any) -> tuple[tuple[int, ...] | None, ...]:
-    if isinstance(value, (tuple, list)):
-        return tuple(None if (tensor := first_tensor(item)) is None else tuple(tensor.shape) for item in value)
-    tensor = first_tensor(value)
-    return () if tensor is None else (tuple(tensor.shape),)
 
 
 @dataclass(frozen=True)
@@ -122,7 +89,7 @@ class Event:
     note: str
 
 
-class record(Mapping):  # noqa: N801  it reads as a verb: with record(...) as seen
+class record(Mapping):
     """`with record(model, layers, edits) as seen:` hooks on entry, removes every hook on exit, whatever happened.
 
     `layers`: a name, or names, to keep activations of; `seen[name]` is the tensor, with batch. What is kept is a clone,
@@ -157,6 +124,8 @@ class record(Mapping):  # noqa: N801  it reads as a verb: with record(...) as se
         self._kept: dict[str, Tensor] = {}
         self._calls: dict[str, int] = dict.fromkeys(self._places, 0)
         self._events: list[tuple] = []
+        self._fired: dict[int, int] = {}  # edit -> how often its backward hook fired
+        self._calls_before: dict[nn.Module, int] = {}  # shielded module -> calls before this block
         self.live = 0  # hooks registered by this block and not yet removed
 
     def __enter__(self) -> record:
@@ -210,6 +179,20 @@ class record(Mapping):  # noqa: N801  it reads as a verb: with record(...) as se
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Every call of the edits' hooks so far, in the order in which it happened."""
+        found = []
+        for index, kind, call, inputs, outputs, numbers, moment, changed in self._events:
+            place = self._edit_places[index]
+            low, high, mean = (None,) * 3 if numbers is None else (number.item() for number in numbers)
+            name = place.path if self._calls[index] == 1 else f"{place.path}:{call}"
+            note = ""
+            if kind == "backward" and not any(inputs):
+                note = f"no input of {place.path} requires a gradient, so PyTorch hands None to the hook"
+            found.append(Event(kind, name, call, inputs, outputs, low, mean, high, moment, index, changed, note))
+        return tuple(found)
+
     # -- registering ------------------------------------------------------------------------------------------------
 
     def _register(self) -> None:
@@ -256,8 +239,67 @@ class record(Mapping):  # noqa: N801  it reads as a verb: with record(...) as se
 
     # -- the hooks --------------------------------------------------------------------------------------------------
 
+    def _happened(
+        self, index: int, kind: str, call: int, inputs: Any, outputs: Any, tensor: Tensor | None, changed: bool = False
+    ) -> None:
+        numbers = None
+        if tensor is not None and tensor.numel():
+            values = tensor.detach()
+            values = values if values.is_floating_point() else values.float()
+            numbers = (*values.aminmax(), values.mean())  # read later: on an accelerator reading waits
+        moment = (time.perf_counter() - self._began) * 1000
+        self._events.append((index, kind, call, shapes(inputs), shapes(outputs), numbers, moment, changed))
+
     def _change(self, index: int, call: int, args: tuple, value: Any) -> Any:
-        return _first(value, lambda tensor: self.edits[index](tensor, call))
+        edit, place = self.edits[index], self._edit_places[index]
+        before = first_tensor(value)
+        after = before if before is None else edit(before, call)
+        changed = after is not before and not torch.equal(after, before)
+        is_input = place.input or edit.hook == "forward_pre"
+        kind = "forward_pre" if is_input else "forward"
+        self._happened(index, kind, call, args, () if is_input else value, after, changed)
+        return None if after is before else with_first(value, lambda _: after)
+
+    def _watch_gradient(self, index: int, call: int, args: tuple, value: Any) -> Any:
+        def attach(tensor: Tensor) -> Tensor:
+            # On a clone: a hook on a view that is then changed through another alias can crash PyTorch.
+            hooked = tensor.clone() if tensor.requires_grad else tensor.detach().clone().requires_grad_()
+            self._own(hooked.register_hook(partial(self._gradient, index, call)))
+            return hooked.clone()
+
+        tensor = first_tensor(value)
+        return with_first(value, attach) if tensor is not None and tensor.is_floating_point() else None
+
+    def _gradient(self, index: int, call: int, gradient: Tensor) -> Tensor | None:
+        edited = self.edits[index](gradient, call)
+        changed = edited is not gradient and not torch.equal(edited, gradient)
+        self._happened(index, "tensor", call, (), gradient, edited, changed)
+        return edited if changed else None
+
+    def _backward(self, index: int, module: nn.Module, grad_input: tuple, grad_output: tuple) -> tuple | None:
+        self._calls[index] = module.__dict__[_CALLS] - self._calls_before[module]
+        fired = self._fired[index] = self._fired.get(index, 0) + 1
+        call = self._calls[index] + 1 - fired  # the last call's gradient comes first
+        if self._edit_places[index].call not in (None, call):
+            return None
+        edited = tuple(g if g is None else self.edits[index](g, call) for g in grad_input)
+        pairs = list(zip(edited, grad_input, strict=True))
+        changed = any(new is not old and not torch.equal(new, old) for new, old in pairs)
+        shown = first_tensor(edited) if first_tensor(edited) is not None else first_tensor(grad_output)
+        self._happened(index, "backward", call, grad_input, grad_output, shown, changed)
+        return edited if changed else None
+
+    def _shield(self, module: nn.Module) -> None:
+        """A full backward hook makes views of what goes in and out, barred to in-place operations: clone them."""
+        if module in self._calls_before:
+            return
+        kind = type(module)
+        if not getattr(kind, "shielded", False):
+            module.__class__ = _shielded(kind)
+            module.__dict__[_CALLS] = 0
+            self._stack.callback(module.__dict__.pop, _CALLS)
+            self._stack.callback(setattr, module, "__class__", kind)
+        self._calls_before[module] = module.__dict__[_CALLS]
 
     def _keep(self, name: str, call: int, args: tuple, value: Any) -> Any:
         def keep(tensor: Tensor) -> Tensor:
@@ -268,176 +310,25 @@ class record(Mapping):  # noqa: N801  it reads as a verb: with record(...) as se
             self._kept[name] = kept
             return kept.clone()
 
-        return _first(value, keep)
+        return with_first(value, keep)
 
 
-@dataclass(frozen=True)
-class LayerInfo:
-    """One call of a module, or what entered one.
-
-    name        "conv3", "pool:2" (the module's second call), "pool:3.input" (what entered its third)
-    label       the same for people: "conv3 after relu"
-    type        the module's class, or the function that made an input
-    shape       of what `record` keeps, without the batch: (C, h, w) for maps
-    parameters  how many numbers the module learns, its children's included
-    spatial     whether it can have a map: (C, h, w) with h * w > 1
-    default     whether it is the layer to start with
-    listed      False for an input that is merely what an earlier module returned
-    """
-
-    name: str
-    label: str
-    type: str
-    shape: tuple[int, ...]
-    parameters: int
-    spatial: bool
-    default: bool = False
-    listed: bool = True
+_CALLS = "_calls_while_shielded"
 
 
-def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
-    """Every call of every module in one pass of `model(*inputs)`, in the order in which they finish.
+@lru_cache(maxsize=256)
+def _shielded(kind: type[nn.Module]) -> type[nn.Module]:
+    """A subclass that counts calls and clones what enters `forward` and what leaves the module."""
 
-    An input is listed where a function made it, and follows (with `listed` False) where a module did.
-    """
-    tensors = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
-    rows: list[tuple[str, int, bool, nn.Module, Tensor, str, bool]] = []
-    calls: dict[str, int] = {}
-    seen: dict[tuple[int, int], tuple] = {}  # (tensor, autograd node) by identity, kept alive so that it is unique
-    made: dict[Any, tuple[int, str, int]] = {}  # autograd node -> when, and by which call of which module
+    class Shielded(kind):
+        shielded = True
 
-    def know(tensor: Tensor) -> bool:
-        """Whether this tensor has been met in this state: an in-place operation gives it another node."""
-        key = (id(tensor), id(tensor.grad_fn))
-        known = key in seen
-        seen[key] = (tensor, tensor.grad_fn)
-        return known
+        def __call__(self, *args, **kwargs):
+            self.__dict__[_CALLS] += 1
+            return each_tensor(super().__call__(*args, **kwargs), Tensor.clone)
 
-    def before(name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        tensor = first_tensor((args, kwargs))
-        if tensor is not None:
-            rows.append((name, calls[name], True, module, tensor, tensor.grad_fn, not know(tensor)))
+        def forward(self, *args, **kwargs):
+            return super().forward(*each_tensor(args, Tensor.clone), **each_tensor(kwargs, Tensor.clone))
 
-    def after(name: str, module: nn.Module, args: tuple, output: Any) -> None:
-        tensor = first_tensor(output)
-        if tensor is not None:
-            know(tensor)
-            made[tensor.grad_fn] = (len(rows), name, calls[name])
-            rows.append((name, calls[name], False, module, tensor, tensor.grad_fn, True))
-
-    with ExitStack() as stack, torch.inference_mode(False), torch.enable_grad():
-        for name, module in model.named_modules():
-            if name:
-                handle = module.register_forward_pre_hook(partial(before, name), with_kwargs=True)
-                stack.callback(handle.remove)
-                stack.callback(module.register_forward_hook(partial(after, name)).remove)
-        for tensor in tensors:
-            know(tensor)
-        model(*tensors)
-
-    def full(name: str, call: int) -> str:
-        return f"{name}:{call}" if calls[name] > 1 else name
-
-    def origin(node: Any) -> tuple[str, str]:
-        """The function that made an input, and the same with the module before it: ("relu", "conv3 after relu")."""
-        functions = []
-        while (
-            node is not None and node not in made and not node.name().endswith("AccumulateGrad") and len(functions) < 4
-        ):
-            functions.append(_function(node.name()))
-            parents = [parent for parent, _ in node.next_functions if parent is not None]
-            node = max(parents, key=lambda parent: made.get(parent, (-1,))[0], default=None)
-        source = full(*made[node][1:]) if node in made else "input"
-        return functions[0], f"{source} after {', '.join(reversed(functions))}"
-
-    found = []
-    for name, call, is_input, module, tensor, node, listed in rows:
-        row = full(name, call) + (".input" if is_input else "")
-        type_, label = (type(module).__name__, row)
-        if is_input:
-            type_, label = origin(node) if listed and node is not None else ("input", f"input of {full(name, call)}")
-        shape = tuple(tensor.shape[1:])
-        spatial = len(shape) == 3 and shape[1] * shape[2] > 1
-        parameters = 0 if is_input else sum(p.numel() for p in module.parameters())
-        found.append(LayerInfo(row, label, type_, shape, parameters, spatial, listed=listed))
-    return tuple(found)
-
-
-def scores(output: Any) -> Tensor:
-    """The logits (N, K) in what a classifier returned."""
-    logits = first_tensor(output)
-    if logits is None or logits.ndim != 2 or not logits.is_floating_point():
-        shape = "no tensor" if logits is None else f"{logits.dtype} {tuple(logits.shape)}"
-        raise ValueError(f"the model returned {shape}: a classifier's logits (N, classes) are accepted")
-    return logits
-
-
-def gradients(logits: Tensor, activation: Tensor, targets: Sequence[int]) -> Tensor:
-    """Gradients of one picture's logits (1, K) at its activation (1, C, ...), one for each target: (T, C, ...).
-
-    One batched backward pass; class by class where an operation of the model does not allow that. Zero where a logit
-    does not depend on the activation. The graph is freed.
-    """
-    if not logits.requires_grad:
-        return activation.new_zeros(len(targets), *activation.shape[1:])
-    chosen = logits[0, list(targets)]  # (T,)
-    if len(targets) > 1:
-        try:
-            (found,) = torch.autograd.grad(
-                chosen, activation, torch.eye(len(targets)).to(chosen), True, is_grads_batched=True, allow_unused=True
-            )
-            return activation.new_zeros(len(targets), *activation.shape[1:]) if found is None else found[:, 0]
-        except RuntimeError:
-            pass  # no batching rule
-    rows = []
-    for index in range(len(targets)):
-        (row,) = torch.autograd.grad(
-            chosen[index], activation, retain_graph=index + 1 < len(targets), allow_unused=True
-        )
-        rows.append(torch.zeros_like(activation[0]) if row is None else row[0])
-    return torch.stack(rows)
-
-
-def replaced(model: nn.Module, layer: str, image: Tensor, values: Tensor, chunk: int = 32) -> Tensor:
-    """Logits (N, K) of `image` (1, C, H, W) when `layer` holds each of `values` (N, ...) instead of its own.
-
-    What comes before the layer runs once a chunk: the hook hands on a whole batch for the one picture, which most
-    networks let pass; those that do not are run on as many copies of the picture.
-    """
-    place = locate(model, layer)
-    return torch.cat([_replaced(model, place, image, part) for part in values.split(chunk)])
-
-
-def _replaced(model: nn.Module, place: Place, image: Tensor, values: Tensor) -> Tensor:
-    calls = 0
-
-    def swap(value: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return _first(value, lambda _: values.clone()) if place.call in (None, calls) else None
-
-    def run(batch: Tensor) -> Tensor:
-        nonlocal calls
-        calls = 0
-        with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
-            if place.input:
-                hook = place.module.register_forward_pre_hook(lambda _, *inputs: swap(inputs), with_kwargs=True)
-            else:
-                hook = place.module.register_forward_hook(lambda _, inputs, output: swap(output))
-            stack.callback(hook.remove)
-            return scores(model(batch))
-
-    try:
-        logits = run(image)
-        if len(logits) == len(values):
-            return logits
-    except RuntimeError:
-        pass  # a shape that does not broadcast: a branch beside the layer kept its batch of one
-    return run(image.expand(len(values), -1, -1, -1))
-
-
-def _function(node_name: str) -> str:
-    """ "MaxPool2DBackward0" -> "max pool2d"."""
-    words = re.sub(r"Backward\d*$", "", node_name)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", " ", words).lower()
+    Shielded.__name__, Shielded.__qualname__ = kind.__name__, kind.__qualname__
+    return Shielded

@@ -113,7 +113,7 @@ def _one(result: Any) -> Tensor:
 
 
 def _normalisation(preprocess: Callable) -> tuple[Sequence[float] | None, Sequence[float] | None]:
-    """Mean and standard deviation of the last step, for torchvision's presets and for `Compose` ending in `Normalize`."""
+    """Mean and standard deviation of the last step: torchvision's presets, and a `Compose` that ends in `Normalize`."""
     steps = getattr(preprocess, "transforms", None) or [preprocess]
     mean, std = getattr(steps[-1], "mean", None), getattr(steps[-1], "std", None)
     return (mean, std) if mean is not None and std is not None else (None, None)

@@ -20,10 +20,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from . import cam, data, hooks
+from . import cam, data, hooks, passes
 from .cache import Cache
-from .hooks import LayerInfo, nearest
+from .hooks import nearest
 from .inputs import Inputs, Prepared
+from .layers import LayerInfo
+from .layers import layers as find_layers
 from .replicas import Pool
 
 CHUNK = 32  # how many pictures are one batch
@@ -130,7 +132,7 @@ class Lab:
             with self._pool.lend() as model:
                 rows = {
                     row.name: row
-                    for row in hooks.layers(model, torch.zeros(tensor.shape, device=self.device, dtype=self._dtype))
+                    for row in find_layers(model, torch.zeros(tensor.shape, device=self.device, dtype=self._dtype))
                 }
             spatial = [row.name for row in rows.values() if row.spatial and row.listed]
             if default := self._default_layer if self._default_layer in spatial else spatial[-1] if spatial else None:
@@ -204,7 +206,7 @@ class Lab:
     def _logits(self, tensor: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, K), in chunks."""
         with self._pool.lend() as model, torch.inference_mode(False):
-            return torch.cat([hooks.scores(model(part.to(self.device, self._dtype))) for part in tensor.split(CHUNK)])
+            return torch.cat([passes.scores(model(part.to(self.device, self._dtype))) for part in tensor.split(CHUNK)])
 
     def _class_names(self, classes: Sequence[str] | None) -> tuple[str, ...]:
         count = self._logits(torch.zeros(1, *self.inputs.size)).shape[1]
@@ -226,10 +228,10 @@ class Lab:
             if found is not None or not gradient:
                 return *values, target, found
         with self._pool.lend() as model, hooks.record(model, layer, gradients=gradient) as seen:
-            logits, kept, found = _finite(hooks.scores(model(image.tensor))), seen[layer], None
+            logits, kept, found = _finite(passes.scores(model(image.tensor))), seen[layer], None
             target = int(logits.argmax()) if target is None else target
             if gradient:
-                found = hooks.gradients(logits, kept, [target])[0]
+                found = passes.gradients(logits, kept, [target])[0]
             values = logits[0].detach(), kept[0].detach()
         self._cache.keep(("values", image.digest, layer), values)
         if gradient:
@@ -281,8 +283,8 @@ class Lab:
         every = range(len(self.classes))
         if method.needs == "gradients":
             with self._pool.lend() as model, hooks.record(model, layer) as seen:
-                logits = _finite(hooks.scores(model(image.tensor)))
-                gradients = hooks.gradients(logits, seen[layer], every)
+                logits = _finite(passes.scores(model(image.tensor)))
+                gradients = passes.gradients(logits, seen[layer], every)
                 activation = seen[layer][0].detach()
             return _finite(method.function(activation, gradients))
         _, activation, _, _ = self._look(image, layer, None, gradient=False)
@@ -314,7 +316,7 @@ class Lab:
     def _replaced_logits(self, image: Prepared, layer: str, values: Tensor) -> Tensor:
         """Logits (N, K) when what `layer` holds is replaced by each of `values` (N, C, h, w)."""
         with self._pool.lend() as model:
-            return hooks.replaced(model, layer, image.tensor, values, CHUNK)
+            return passes.replaced(model, layer, image.tensor, values, CHUNK)
 
     def features(self, image: Any, layer: str | None = None, target: int | str | None = None) -> Features:
         """What `layer` holds, and Grad-CAM's weight of each channel for `target` (None: the predicted class)."""

@@ -1,0 +1,86 @@
+"""Questions to a model: its logits, their gradients, and its logits when a layer holds something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .hooks import Place, locate
+from .nested import first_tensor, with_first
+
+
+def scores(output: Any) -> Tensor:
+    """The logits (N, K) in what a classifier returned."""
+    logits = first_tensor(output)
+    if logits is None or logits.ndim != 2 or not logits.is_floating_point():
+        shape = "no tensor" if logits is None else f"{logits.dtype} {tuple(logits.shape)}"
+        raise ValueError(f"the model returned {shape}: a classifier's logits (N, classes) are accepted")
+    return logits
+
+
+def gradients(logits: Tensor, activation: Tensor, targets: Sequence[int]) -> Tensor:
+    """Gradients of one picture's logits (1, K) at its activation (1, C, ...), one for each target: (T, C, ...).
+
+    One batched backward pass; class by class where an operation of the model does not allow that. Zero where a logit
+    does not depend on the activation. The graph is freed.
+    """
+    if not logits.requires_grad:
+        return activation.new_zeros(len(targets), *activation.shape[1:])
+    chosen = logits[0, list(targets)]  # (T,)
+    if len(targets) > 1:
+        try:
+            (found,) = torch.autograd.grad(
+                chosen, activation, torch.eye(len(targets)).to(chosen), True, is_grads_batched=True, allow_unused=True
+            )
+            return activation.new_zeros(len(targets), *activation.shape[1:]) if found is None else found[:, 0]
+        except RuntimeError:
+            pass  # no batching rule
+    rows = []
+    for index in range(len(targets)):
+        (row,) = torch.autograd.grad(
+            chosen[index], activation, retain_graph=index + 1 < len(targets), allow_unused=True
+        )
+        rows.append(torch.zeros_like(activation[0]) if row is None else row[0])
+    return torch.stack(rows)
+
+
+def replaced(model: nn.Module, layer: str, image: Tensor, values: Tensor, chunk: int = 32) -> Tensor:
+    """Logits (N, K) of `image` (1, C, H, W) when `layer` holds each of `values` (N, ...) instead of its own.
+
+    What comes before the layer runs once a chunk: the hook hands on a whole batch for the one picture, which most
+    networks let pass; those that do not are run on as many copies of the picture.
+    """
+    place = locate(model, layer)
+    return torch.cat([_replaced(model, place, image, part) for part in values.split(chunk)])
+
+
+def _replaced(model: nn.Module, place: Place, image: Tensor, values: Tensor) -> Tensor:
+    calls = 0
+
+    def swap(value: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return with_first(value, lambda _: values.clone()) if place.call in (None, calls) else None
+
+    def run(batch: Tensor) -> Tensor:
+        nonlocal calls
+        calls = 0
+        with ExitStack() as stack, torch.inference_mode(False), torch.no_grad():
+            if place.input:
+                hook = place.module.register_forward_pre_hook(lambda _, *inputs: swap(inputs), with_kwargs=True)
+            else:
+                hook = place.module.register_forward_hook(lambda _, inputs, output: swap(output))
+            stack.callback(hook.remove)
+            return scores(model(batch))
+
+    try:
+        logits = run(image)
+        if len(logits) == len(values):
+            return logits
+    except RuntimeError:
+        pass  # a shape that does not broadcast: a branch beside the layer kept its batch of one
+    return run(image.expand(len(values), -1, -1, -1))
