@@ -1,7 +1,7 @@
 """One real server for all browser tests, and pages that fail on console errors and on requests to other hosts.
 
-`HOOKLAB_URL=http://... pytest tests/browser` tests a page that is already running instead. Screenshots that a test takes
-with `shot` are kept in artifacts/.
+`HOOKLAB_URL=http://... pytest tests/browser` tests a page that is already running instead. Screenshots that a test
+takes with `shot` are kept in artifacts/.
 """
 
 import os
@@ -62,7 +62,7 @@ def browser():
 
 @pytest.fixture
 def new_page(browser, url):
-    """`new_page(width=..., height=..., locale=..., color_scheme=...) -> Page`, watched for errors and foreign requests."""
+    """`new_page(width=..., locale=..., color_scheme=...) -> Page`, watched for errors and foreign requests."""
     contexts, problems = [], []
 
     def make(width=1440, height=900, locale="en-US", **options) -> Page:
