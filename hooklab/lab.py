@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,42 +20,18 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from . import cam, data, hooks, passes
+from . import cam, data, hooks, passes, runs, sanity
 from .cache import Cache
+from .edits import Edit
 from .hooks import nearest
 from .inputs import Inputs, Prepared
 from .layers import LayerInfo
 from .layers import layers as find_layers
 from .replicas import Pool
+from .results import Explanation, Features, as_maps, read_only
+from .runs import ChannelEffects, Run
 
 CHUNK = 32  # how many pictures are one batch
-
-
-@dataclass(frozen=True, eq=False)
-class Explanation:
-    """One class activation map. Arrays are float32 where nothing else is said, and cannot be written to."""
-
-    logits: np.ndarray  # (K,)
-    probabilities: np.ndarray  # (K,)
-    predicted: int
-    target: int
-    layer: str
-    method: str
-    raw: np.ndarray  # (h, w): the signed map on logits, before ReLU
-    heatmap: np.ndarray  # (H, W) in [0, 1]: ReLU, enlarged, divided by its maximum
-    blank: bool  # no evidence is positive; the heatmap is then all zero
-    input: np.ndarray  # uint8 (H, W, 3): the pixels that the model saw
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """What a layer holds. A layer without maps has C maps of one row: its (C,) numbers, or its (tokens, C) sequence."""
-
-    layer: str
-    target: int
-    maps: np.ndarray  # float32 (C, h, w)
-    weights: np.ndarray  # float32 (C,): Grad-CAM's alpha for the target, the gradient's mean over space
-    order: np.ndarray  # int64 (C,): channels by what they add to the map, weight times mean activation, most first
 
 
 class Lab:
@@ -194,7 +170,7 @@ class Lab:
 
     def predict(self, pixels: np.ndarray) -> np.ndarray:
         """Logits (N, K) of pictures as the model sees them, uint8 (N, H, W, 3) of the input size."""
-        return _array(self._logits(self.inputs.batch(pixels)))
+        return read_only(self._logits(self.inputs.batch(pixels)))
 
     def _image(self, image: Any) -> Prepared:
         prepared = self.inputs.prepare(image)
@@ -228,7 +204,7 @@ class Lab:
             if found is not None or not gradient:
                 return *values, target, found
         with self._pool.lend() as model, hooks.record(model, layer, gradients=gradient) as seen:
-            logits, kept, found = _finite(passes.scores(model(image.tensor))), seen[layer], None
+            logits, kept, found = passes.finite(passes.scores(model(image.tensor))), seen[layer], None
             target = int(logits.argmax()) if target is None else target
             if gradient:
                 found = passes.gradients(logits, kept, [target])[0]
@@ -257,23 +233,23 @@ class Lab:
             lambda: self._raw(method, image, layer, activation, gradient, target),
         )
         return Explanation(
-            logits=_array(logits),
-            probabilities=_array(logits.softmax(0)),
+            logits=read_only(logits),
+            probabilities=read_only(logits.softmax(0)),
             predicted=int(logits.argmax()),
             target=target,
             layer=layer,
             method=method.name,
-            raw=_array(raw),
-            heatmap=_array(cam.heatmap(raw, tuple(image.tensor.shape[-2:]))),
+            raw=read_only(raw),
+            heatmap=read_only(cam.heatmap(raw, tuple(image.tensor.shape[-2:]))),
             blank=not bool((raw > 0).any()),
-            input=_array(image.fitted.pixels),
+            input=read_only(image.fitted.pixels),
         )
 
     def explain_classes(self, image: Any, layer: str | None = None, method: str = "gradcam") -> np.ndarray:
         """The maps of all classes, raw float32 (K, h, w), from one forward pass."""
         method, image = self._method(method), self._image(image)
         layer = self._layer(image.tensor, layer, spatial=True).name
-        return _array(
+        return read_only(
             self._cache.get(
                 ("classes", image.digest, layer, method.name), lambda: self._raw_classes(method, image, layer)
             )
@@ -283,10 +259,10 @@ class Lab:
         every = range(len(self.classes))
         if method.needs == "gradients":
             with self._pool.lend() as model, hooks.record(model, layer) as seen:
-                logits = _finite(passes.scores(model(image.tensor)))
+                logits = passes.finite(passes.scores(model(image.tensor)))
                 gradients = passes.gradients(logits, seen[layer], every)
                 activation = seen[layer][0].detach()
-            return _finite(method.function(activation, gradients))
+            return passes.finite(method.function(activation, gradients))
         _, activation, _, _ = self._look(image, layer, None, gradient=False)
         return torch.stack([self._raw(method, image, layer, activation, None, target) for target in every])
 
@@ -301,7 +277,7 @@ class Lab:
             raw = method.function(activation, lambda channels: self._masked_logits(image, layer, channels)[:, target])
         else:
             raw = method.function(activation, lambda values: self._replaced_logits(image, layer, values)[:, target])
-        return _finite(raw)
+        return passes.finite(raw)
 
     def _masked_logits(self, image: Prepared, layer: str, channels: Tensor) -> Tensor:
         """Logits (C, K) of the input times each channel, enlarged and stretched to [0, 1]: the same for all classes."""
@@ -324,10 +300,89 @@ class Lab:
         image = self._image(image)
         layer = self._layer(image.tensor, layer).name
         _, activation, target, gradient = self._look(image, layer, target)
-        maps, gradients = _as_maps(activation), _as_maps(gradient)
+        maps, gradients = as_maps(activation), as_maps(gradient)
         weights = gradients.mean((1, 2))
         order = (weights * maps.mean((1, 2))).argsort(descending=True, stable=True)
-        return Features(layer, target, _array(maps), _array(weights), _array(order))
+        return Features(layer, target, read_only(maps), read_only(weights), read_only(order))
+
+    def explain_layers(
+        self, image: Any, target: int | str | None = None, method: str = "gradcam"
+    ) -> dict[str, np.ndarray]:
+        """The raw map (h, w) at each spatial layer, in execution order, from one forward and one backward pass."""
+        method, target, image = self._method(method), self._target(target), self._image(image)
+        names = [row.name for row in self._rows(image.tensor).values() if row.spatial and row.listed]
+
+        def make() -> dict[str, Tensor]:
+            with self._pool.lend() as model, hooks.record(model, names) as seen:
+                logits = passes.finite(passes.scores(model(image.tensor)))
+                chosen = int(logits.argmax()) if target is None else target
+                kept = [seen[name] for name in names]
+                gradients = [None] * len(names)
+                if method.needs == "gradients":
+                    gradients = passes.gradients_everywhere(logits[0, chosen], kept)
+            kept = [activation[0].detach() for activation in kept]
+            return {
+                name: self._raw(method, image, name, activation, gradient, chosen)
+                for name, activation, gradient in zip(names, kept, gradients, strict=True)
+            }
+
+        maps = self._cache.get(("layers", image.digest, target, method.name), make) if names else {}
+        return {name: read_only(raw) for name, raw in maps.items()}
+
+    # -- hooks that change things -----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        image: Any,
+        edits: Sequence[Edit | Mapping] = (),
+        layer: str | None = None,
+        target: int | str | None = None,
+        watch: str | Sequence[str] = (),
+    ) -> Run:
+        """One picture without and with `edits`: logits, maps at `layer`, input gradients, and every call of every hook.
+
+        edits: `Edit`s, or dicts of their fields, in the order in which they act. A module that is called several times
+        is edited at every call, "pool:2" at its second alone. watch: names of modules that get all four kinds of hook,
+        or "all". target: None is the class predicted without the edits.
+        """
+        target, image = self._target(target), self._image(image)
+        edits = [Edit.of(edit) for edit in edits]
+        if layer is not None or any(row.default for row in self._rows(image.tensor).values()):
+            layer = self._layer(image.tensor, layer, spatial=True).name
+        edits += runs.watching(self.model, watch)
+        for edit in edits:
+            self._check_call(image.tensor, edit)
+        with self._pool.lend() as model:
+            return runs.run(model, image.tensor, edits, layer, target)
+
+    def _check_call(self, tensor: Tensor, edit: Edit) -> None:
+        """An edit's place must exist; whether it is reached is told afterwards."""
+        place = hooks.locate(self.model, edit.layer)
+        calls = [row for row in self._rows(tensor) if row.startswith(f"{place.path}:") and not row.endswith(".input")]
+        if place.call and place.call > max(len(calls), 1):
+            names = ", ".join(calls) or place.path
+            raise ValueError(f"layer {edit.layer!r}: this model calls {place.path} as {names}")
+
+    def channel_effects(self, image: Any, layer: str | None = None, target: int | str | None = None) -> ChannelEffects:
+        """What silencing each channel takes from the target's logit, in batches, beside Grad-CAM's weight for it."""
+        target, image = self._target(target), self._image(image)
+        layer = self._layer(image.tensor, layer).name
+        logits, activation, target, gradient = self._look(image, layer, target)
+        axis = 1 if activation.ndim == 2 else 0  # (tokens, C), or (C, ...)
+
+        def silence() -> Tensor:
+            after = []
+            for channels in torch.arange(activation.shape[axis]).split(CHUNK):
+                silenced = activation.expand(len(channels), *activation.shape).clone()
+                for row, channel in enumerate(channels):
+                    silenced[row].select(axis, channel).zero_()
+                after.append(self._replaced_logits(image, layer, silenced))
+            return torch.cat(after)
+
+        after = self._cache.get(("silenced", image.digest, layer), silence)  # (C, K)
+        effects = read_only(logits[target] - after[:, target])
+        weights = read_only(as_maps(gradient).mean((1, 2)))
+        return ChannelEffects(effects, weights, sanity.rank_correlation(effects, weights))
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -342,29 +397,3 @@ def _device(device: str | torch.device) -> torch.device:
     if found is None or (str(found) not in here and not (found.index is None and f"{found.type}:0" in here)):
         raise ValueError(f"device {str(device)!r}: accepted here are auto, {', '.join(here)}")
     return found
-
-
-def _finite(tensor: Tensor) -> Tensor:
-    if not bool(tensor.isfinite().all()):
-        raise ValueError("the model's numbers for this picture are not finite (NaN or infinity): check its weights")
-    return tensor
-
-
-def _array(values: Tensor | np.ndarray) -> np.ndarray:
-    """A NumPy array of one's own that cannot be written to; float32 where it held fractions."""
-    if isinstance(values, Tensor):
-        values = values.detach().float() if values.is_floating_point() else values.detach()
-        values = values.cpu().numpy()
-    values = values.view()
-    values.flags.writeable = False
-    return values
-
-
-def _as_maps(values: Tensor) -> Tensor:
-    """What one picture makes of a layer, as float32 (C, h, w): (C,) -> (C, 1, 1), (tokens, C) -> (C, 1, tokens)."""
-    values = values.float()
-    if values.ndim == 2:
-        return values.T[:, None]
-    return (
-        values.reshape(*values.shape[:2], -1) if values.ndim > 3 else values.reshape(-1, *(values.shape[1:] or (1, 1)))
-    )

@@ -48,6 +48,14 @@ def gradients(logits: Tensor, activation: Tensor, targets: Sequence[int]) -> Ten
     return torch.stack(rows)
 
 
+def gradients_everywhere(logit: Tensor, activations: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of one logit at several activations (1, C, ...): (C, ...) each, zero where it does not depend."""
+    if not logit.requires_grad:
+        return [torch.zeros_like(activation[0]) for activation in activations]
+    found = torch.autograd.grad(logit, activations, allow_unused=True)
+    return [torch.zeros_like(a[0]) if g is None else g[0] for g, a in zip(found, activations, strict=True)]
+
+
 def replaced(model: nn.Module, layer: str, image: Tensor, values: Tensor, chunk: int = 32) -> Tensor:
     """Logits (N, K) of `image` (1, C, H, W) when `layer` holds each of `values` (N, ...) instead of its own.
 
@@ -84,3 +92,10 @@ def _replaced(model: nn.Module, place: Place, image: Tensor, values: Tensor) -> 
     except RuntimeError:
         pass  # a shape that does not broadcast: a branch beside the layer kept its batch of one
     return run(image.expand(len(values), -1, -1, -1))
+
+
+def finite(tensor: Tensor) -> Tensor:
+    """The same numbers; ValueError where one of them is none."""
+    if not bool(tensor.isfinite().all()):
+        raise ValueError("the model's numbers for this picture are not finite (NaN or infinity): check its weights")
+    return tensor
