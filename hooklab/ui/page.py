@@ -113,6 +113,6 @@ def _model(name: str, lab: Lab) -> dict:
         "card": models.card(name) if entry else {},
         "device": str(lab.device),
         "classes": list(lab.classes),
-        "size": list(lab.input_size),
+        "size": list(lab.inputs.size),
         **api.layers({name: lab}, {"model": name}),
     }

@@ -159,7 +159,7 @@ def _layer(lab: Lab, model: str, value: object) -> str:
 
 def _pixels(lab: Lab, value: object) -> np.ndarray:
     """uint8 (H, W, 3) from base64: a picture of the user's own, as `data.fit` made it, so that nothing is kept here."""
-    _, height, width = lab.input_size
+    _, height, width = lab.inputs.size
     try:
         raw = base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):

@@ -18,7 +18,7 @@ def view(labs, request) -> dict:
     """{"file": base64} -> the pixels that the model sees, and how they were cut out of the picture."""
     model = choice(request.get("model"), "model", tuple(labs))
     picture = decode(_from_base64(request.get("file")))
-    fitted = data.fit(picture, labs[model].input_size[1:])
+    fitted = data.fit(picture, labs[model].inputs.size[1:])
     preview = picture.copy()
     preview.thumbnail((_PREVIEW, _PREVIEW))
     return {
