@@ -39,9 +39,10 @@ class Inputs:
     ):
         self.preprocess = preprocess
         if preprocess is None:
-            self.mean, self.std = mean or IMAGENET_MEAN, std or IMAGENET_STD
+            self.mean = IMAGENET_MEAN if mean is None else mean
+            self.std = IMAGENET_STD if std is None else std
         else:
-            self.mean, self.std = (mean, std) if mean and std else _normalisation(preprocess)
+            self.mean, self.std = _normalisation(preprocess) if mean is None or std is None else (mean, std)
             size = size or tuple(_one(preprocess(Image.new("RGB", (256, 256)))).shape[1:])
         size = SIZE_WITHOUT_A_WORD if size is None else tuple(size)
         whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
