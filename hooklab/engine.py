@@ -41,6 +41,7 @@ class Engine:
         cache_megabytes: int = 64,
     ):
         default_layer = None
+        self.shipped = isinstance(model, str) and checkpoint is None  # its card and predictions hold
         if isinstance(model, str):
             entry = models.entry(model)
             self.name, default_layer = entry.name, entry.default_layer
