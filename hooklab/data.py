@@ -5,6 +5,7 @@ ship in `assets/`, exact to the byte, as ten lossless WebP sheets of 1,000 image
 """
 
 import functools
+import math
 import operator
 import os
 import threading
@@ -170,7 +171,8 @@ def decode(source):
     image = source if isinstance(source, Image.Image) else _open(_read(source))
     width, height = image.size
     if width * height > MAX_MEGAPIXELS * 1_000_000:  # from the header: nothing is unpacked yet
-        raise ImageError("too_many_pixels", megapixels=f"{width * height / 1e6:.1f}", limit=MAX_MEGAPIXELS)
+        megapixels = math.ceil(width * height / 1e5) / 10
+        raise ImageError("too_many_pixels", megapixels=f"{megapixels:.1f}", limit=MAX_MEGAPIXELS)
     if min(width, height) < MIN_SIDE:
         raise ImageError("too_small", width=width, height=height, limit=MIN_SIDE)
     try:
@@ -242,9 +244,10 @@ def _to_8_bits(image):
     """Grey values of more than 8 bits -> uint8 (h, w).
 
     In the modes I;16 white is 65535. The modes I and F do not say where white is, so it is the first of 1 (F only),
-    255, 65535 and 2**31 - 1 that no value exceeds. NaN is black.
+    255, 65535 and 2**31 - 1 that no value exceeds. NaN and infinity are black.
     """
-    grey = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0)
+    grey = np.asarray(image).astype(np.float32)
+    grey = np.where(np.isfinite(grey), grey, 0)
     whites = [65535] if image.mode.startswith("I;16") else [1] * (image.mode == "F") + [255, 65535, 2**31 - 1]
     white = next((white for white in whites if grey.max() <= white), grey.max())
     transparent = grey == image.info.get("transparency", -1)

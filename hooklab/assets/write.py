@@ -21,6 +21,8 @@ def write(directory):
         sheet = Image.fromarray(tiles.reshape(-1, data.COLUMNS * 32, 3))
         sheet.save(data.shard_path(shard), lossless=True, quality=100, method=6)
     data.LABELS_PATH.write_bytes(labels.astype(np.uint8).tobytes())
+    data._decode_shard.cache_clear()
+    data._labels.cache_clear()
     if not np.array_equal(data.test_images(), images) or not np.array_equal(data.test_labels(), labels):
         raise ValueError(f"what was written to {data.ASSETS} differs from {directory}")
 
