@@ -4,11 +4,13 @@ import {mountRail} from "./rail.js";
 import {mountStrip} from "./strip.js";
 import {escapeHtml, makeTranslate} from "./words.js";
 
-const TABS = ["gradcam", "features"];
-const ADDRESS = ["index", "model", "layer", "target", "method", "tab", "lang", "colors", "opacity", "smooth", "normalization", "order", "scale", "channel", "present"];
+const TABS = ["gradcam", "features", "browse"];
+const ADDRESS = ["index", "model", "layer", "target", "method", "tab", "lang", "colors", "opacity", "smooth", "normalization", "order", "scale", "channel", "present",
+  "truth", "predicted", "outcome", "low", "high", "versus", "sort", "page"];
 const DEFAULTS = {
   index: 1218, model: null, layer: null, target: null, method: "gradcam", tab: "gradcam", lang: null,
   colors: "inferno", opacity: 0.55, smooth: true, normalization: "max", order: "contribution", scale: "each", channel: null, present: false,
+  truth: null, predicted: null, outcome: "any", low: 0, high: 1, versus: "any", sort: "sure", page: 0, // browse.js
 };
 const QUESTION = ["index", "pixels", "model", "layer", "target", "method", "tab"]; // a change of these asks the server
 
@@ -63,10 +65,17 @@ class App {
     fallBack("order", ["index", "mean", "contribution"].includes(this.state.order));
     fallBack("scale", ["each", "common"].includes(this.state.scale));
     fallBack("lang", [null, "en", "zh"].includes(this.state.lang));
+    fallBack("outcome", ["any", "right", "wrong"].includes(this.state.outcome));
+    fallBack("versus", ["any", "disagree", "only_this", "only_other", "neither"].includes(this.state.versus));
+    fallBack("sort", ["sure", "unsure", "index"].includes(this.state.sort));
+    fallBack("low", this.state.low >= 0 && this.state.low <= 1);
+    fallBack("high", this.state.high >= this.state.low && this.state.high <= 1);
+    fallBack("page", Number.isInteger(this.state.page) && this.state.page >= 0 && this.state.page <= 9999);
     if (!(this.state.model in this.start.models)) {
       this.notes.push(["address", {field: "model", value: String(this.state.model)}]);
       this.state.model = Object.keys(this.start.models)[0];
     }
+    for (const key of ["truth", "predicted"]) fallBack(key, [null, ...this.model.classes].includes(this.state[key]));
     this.lang = this.state.lang ?? this.start.language ?? (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
     this.t = makeTranslate(this.texts, this.lang);
   }
@@ -212,10 +221,12 @@ class App {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea, [role=tablist], [role=radiogroup]")) return;
-    if (event.key === "p") this.set({present: !this.state.present});
+    const inside = selector => event.target.closest?.(selector);
+    if (event.ctrlKey || event.metaKey || event.altKey || inside("input, select, textarea, dialog")) return;
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (step && !inside("[role=tablist]")) this.rail.step(step);
+    else if (event.key === "p") this.set({present: !this.state.present});
     else if (event.key === "Escape" && this.state.present) this.set({present: false});
-    else if (event.key === "ArrowRight" || event.key === "ArrowLeft") this.rail.step(event.key === "ArrowRight" ? 1 : -1);
     else return;
     event.preventDefault();
   }
@@ -253,6 +264,6 @@ class App {
 
 function parse(key, text) {
   if (key === "smooth" || key === "present") return text === "true" || text === "1";
-  if (key === "index" || key === "channel" || key === "opacity") return text.trim() !== "" && !isNaN(text) ? Number(text) : text;
+  if (["index", "channel", "opacity", "low", "high", "page"].includes(key)) return text.trim() !== "" && !isNaN(text) ? Number(text) : text;
   return text;
 }
