@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hooklab import cam, hooks, sanity
-from hooklab.evidence import gaussian_matrix
+from hooklab.erasing import gaussian_matrix
 
 
 def smooth(seed, size=(12, 16)):
@@ -94,7 +94,7 @@ def maps_by(method, layer="relu:2"):
                 logits = model(IMAGE)
                 (gradients,) = torch.autograd.grad(logits[0, 2], seen[layer])
             activations = seen[layer][0].detach()
-            return method.function(activations, *([gradients[0]] if method.needs == "gradients" else []))
+            return method.function(activations, *([gradients[0]] if method.needs == "gradients" else [])).numpy()
 
         return look
 
@@ -166,7 +166,7 @@ def test_eigencam_does_not_look_at_the_class(net, rows):
 
 
 def test_an_edge_detector_fails(net, rows):
-    edges = IMAGE[0].mean(0).diff(dim=1, append=torch.zeros(8, 1)).abs()
+    edges = IMAGE[0].mean(0).diff(dim=1, append=torch.zeros(8, 1)).abs().numpy()
     found = sanity.sanity(net, rows, "relu:2", lambda model: lambda: edges, (8, 10))
     assert (found.sees_class, found.sees_weights, found.passed) == (False, False, False)
     assert all(step.correlation == pytest.approx(1) for step in found.steps)

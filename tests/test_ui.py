@@ -329,7 +329,7 @@ def test_P9_the_number_of_requests_inside_is_bounded_and_the_rest_is_told_so():
 def test_every_refusal_in_the_code_has_its_texts():
     code = "\n".join(path.read_text() for path in Path(page.__file__).parent.glob("*.py"))
     codes = set(re.findall(r"""Refusal\(\s*"([\w.]+)\"""", code)) | set(re.findall(r"""_error\(\s*"([\w.]+)\"""", code))
-    codes |= {f"image.{name}" for name in re.findall(r"""ImageError\(\s*"(\w+)\"""", Path(data.__file__).read_text())}
+    codes |= {f"image.{name}" for name in data.IMAGE_ERRORS}
     assert {f"error.{name}" for name in codes} <= set(TEXTS), sorted({f"error.{name}" for name in codes} - set(TEXTS))
 
 

@@ -86,6 +86,7 @@ def _find(labs: Mapping[str, Lab], model: str, request: Mapping) -> dict:
         "count": len(found),
         "right": int(right[found].sum()),
         "page": page,
+        "per_page": PER_PAGE,
         "pages": pages,
         "matrix": cells.reshape(classes, classes).tolist(),
         "histogram": {"right": _histogram(probability[rest & right]), "wrong": _histogram(probability[rest & ~right])},

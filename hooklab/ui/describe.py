@@ -45,9 +45,4 @@ def _thirds(length: int) -> np.ndarray:
     """(3, length) weights: how much of each pixel lies in each third."""
     edges = np.arange(length + 1)
     cuts = np.linspace(0, length, 4)
-    return np.stack(
-        [
-            np.clip(np.minimum(edges[1:], b) - np.maximum(edges[:-1], a), 0, 1)
-            for a, b in pairwise(cuts)
-        ]
-    )
+    return np.stack([np.clip(np.minimum(edges[1:], b) - np.maximum(edges[:-1], a), 0, 1) for a, b in pairwise(cuts)])

@@ -93,7 +93,7 @@ def download(labs, request) -> dict:
         name=choice(request.get("colors", "inferno"), "colors", images.COLORMAPS),
         opacity=number(request.get("opacity", 0.55), "opacity", 0, 1),
         smooth=_switch(request.get("smooth", True), "smooth"),
-        normalization=choice(request.get("normalization", "max"), "normalization", ("max", "min-max")),
+        normalization=choice(request.get("normalization", "max"), "normalization", images.NORMALIZATIONS),
         description=shown,
     )
     return {"name": f"{stem}.png", "type": "image/png", "data": encode(picture)}

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
-from hooklab.ui import api, browse, features, gradcam, upload
+from hooklab.ui import api, browse, classes, features, gradcam, upload
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
 from hooklab.ui.service import Service
@@ -22,6 +22,7 @@ from hooklab.ui.static import StaticCache, WebFiles
 VIEWS = {
     "gradcam": gradcam.view,
     "features": features.view,
+    "classes": classes.view,
     "upload": upload.view,
     "download": gradcam.download,
     **browse.VIEWS,

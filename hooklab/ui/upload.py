@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from gradio.utils import get_upload_folder
 
 from hooklab import data, images
@@ -26,7 +27,7 @@ def view(labs, request) -> dict:
         "size": list(fitted.pixels.shape[:2]),
         "original": list(fitted.original),
         "box": list(fitted.crop),
-        "preview": encode(images.png(preview)),
+        "preview": encode(images.png(np.asarray(preview))),
     }
 
 

@@ -2,17 +2,8 @@
 import {fromBase64, paint, picture} from "./stage.js";
 import {mountRail} from "./rail.js";
 import {mountStrip} from "./strip.js";
+import {addressOf, readAddress, STATE, TABS} from "./state.js";
 import {escapeHtml, makeTranslate} from "./words.js";
-
-const TABS = ["gradcam", "features", "browse"];
-const ADDRESS = ["index", "model", "layer", "target", "method", "tab", "lang", "colors", "opacity", "smooth", "normalization", "order", "scale", "channel", "present",
-  "truth", "predicted", "outcome", "low", "high", "versus", "sort", "page"];
-const DEFAULTS = {
-  index: 1218, model: null, layer: null, target: null, method: "gradcam", tab: "gradcam", lang: null,
-  colors: "inferno", opacity: 0.55, smooth: true, normalization: "max", order: "contribution", scale: "each", channel: null, present: false,
-  truth: null, predicted: null, outcome: "any", low: 0, high: 1, versus: "any", sort: "sure", page: 0, // browse.js
-};
-const QUESTION = ["index", "pixels", "model", "layer", "target", "method", "tab"]; // a change of these asks the server
 
 export async function mount(root, files, ask) {
   const [start, texts] = await Promise.all(["start.json", "texts.json"].map(name => fetch(files + name).then(r => r.json())));
@@ -25,7 +16,7 @@ class App {
   constructor(root, files, ask, start, texts) {
     Object.assign(this, {root, files, start, texts, server: ask, tabs: {}, answer: null, pending: null});
     this.tables = Object.fromEntries(Object.entries(start.colors).map(([name, data]) => [name, fromBase64(data)]));
-    this.state = {...DEFAULTS, index: start.index, model: Object.keys(start.models)[0]};
+    this.state = {};
   }
 
   async begin() {
@@ -47,58 +38,22 @@ class App {
   // ---- state and address
 
   readAddress() {
-    const query = new URLSearchParams(location.search), read = {};
-    for (const [key, text] of query) if (ADDRESS.includes(key)) read[key] = parse(key, text);
     const {pixels, upload} = this.state;
-    this.state = {...DEFAULTS, index: this.start.index, model: Object.keys(this.start.models)[0], ...read};
-    if (!("index" in read) && upload) Object.assign(this.state, {pixels, upload, index: null}); // back, with one's own picture
-    this.notes = [];
-    const fallBack = (key, valid) => {
-      if (valid) return;
-      this.notes.push(["address", {field: key, value: String(this.state[key])}]);
-      this.state[key] = DEFAULTS[key];
-    };
-    fallBack("tab", TABS.includes(this.state.tab));
-    fallBack("colors", this.state.colors in this.tables);
-    fallBack("opacity", this.state.opacity >= 0 && this.state.opacity <= 1);
-    fallBack("normalization", ["max", "min-max"].includes(this.state.normalization));
-    fallBack("order", ["index", "mean", "contribution"].includes(this.state.order));
-    fallBack("scale", ["each", "common"].includes(this.state.scale));
-    fallBack("lang", [null, "en", "zh"].includes(this.state.lang));
-    fallBack("outcome", ["any", "right", "wrong"].includes(this.state.outcome));
-    fallBack("versus", ["any", "disagree", "only_this", "only_other", "neither"].includes(this.state.versus));
-    fallBack("sort", ["sure", "unsure", "index"].includes(this.state.sort));
-    fallBack("low", this.state.low >= 0 && this.state.low <= 1);
-    fallBack("high", this.state.high >= this.state.low && this.state.high <= 1);
-    fallBack("page", Number.isInteger(this.state.page) && this.state.page >= 0 && this.state.page <= 9999);
-    if (!(this.state.model in this.start.models)) {
-      this.notes.push(["address", {field: "model", value: String(this.state.model)}]);
-      this.state.model = Object.keys(this.start.models)[0];
-    }
-    for (const key of ["truth", "predicted"]) fallBack(key, [null, ...this.model.classes].includes(this.state[key]));
+    Object.assign(this, readAddress(this, location.search));
+    if (upload && !new URLSearchParams(location.search).has("index")) Object.assign(this.state, {pixels, upload, index: null}); // back, with one's own picture
     this.lang = this.state.lang ?? this.start.language ?? (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
     this.t = makeTranslate(this.texts, this.lang);
   }
 
-  address(changes = {}) {
-    const query = new URLSearchParams(), state = {...this.state, ...changes};
-    for (const key of new URLSearchParams(location.search).keys()) if (!ADDRESS.includes(key)) query.set(key, new URLSearchParams(location.search).get(key));
-    for (const key of ADDRESS) {
-      const value = key === "target" && typeof state.target === "number" ? this.model.classes[state.target] : state[key];
-      if (value !== null && value !== undefined && value !== DEFAULTS[key]) query.set(key, value);
-    }
-    if (state.index !== null) query.set("index", state.index);
-    const text = query.toString();
-    return location.pathname + (text ? `?${text}` : "");
-  }
+  address(changes = {}) { return addressOf(this, {...this.state, ...changes}, location.search); }
 
   // Change the state: repaint what only the browser needs, ask the server for the rest.
   set(changes, {replace = false} = {}) {
     const old = this.state;
     this.state = {...old, ...changes};
-    const asks = QUESTION.some(key => this.state[key] !== old[key]);
+    const asks = this.state.pixels !== old.pixels || Object.keys(STATE).some(key => STATE[key].asks && this.state[key] !== old[key]);
     const address = this.address();
-    if (address !== location.pathname + location.search) history[replace || !asks ? "replaceState" : "pushState"](null, "", address);
+    if (address !== location.search) history[replace || !asks ? "replaceState" : "pushState"](null, "", address);
     if ("lang" in changes && changes.lang !== old.lang) { this.readAddress(); return this.build(); }
     if (this.state.tab !== old.tab) return this.openTab();
     if (this.state.model !== old.model) this.strip.build();
@@ -260,10 +215,4 @@ class App {
   // A canvas with the very pixels that the model saw.
   paintInput(canvas) { paint(canvas, picture(this.pixels, this.answer.size)); }
   escape(text) { return escapeHtml(text); }
-}
-
-function parse(key, text) {
-  if (key === "smooth" || key === "present") return text === "true" || text === "1";
-  if (["index", "channel", "opacity", "low", "high", "page"].includes(key)) return text.trim() !== "" && !isNaN(text) ? Number(text) : text;
-  return text;
 }

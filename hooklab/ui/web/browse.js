@@ -139,8 +139,8 @@ export function mount(root, app) {
     paintHistogram();
     paintTiles(other);
     find("#hl-say").innerHTML = sentence(title, other);
-    const first = found.page * 60, last = first + found.images.index.length;
-    pager.textContent = found.count ? t.plain("browse.page", {first: first + 1, last, count: count(found.count)}) : t.plain("browse.none");
+    const first = found.page * found.per_page, last = first + found.images.index.length;
+    pager.textContent = found.count ? t.plain("browse.page", {first: first + 1, last, count: count(found.count), low: percent(Math.min(...found.images.probability)), high: percent(Math.max(...found.images.probability))}) : t.plain("browse.none");
     find("[data-turn='-1']").setAttribute("aria-disabled", found.page === 0);
     find("[data-turn='1']").setAttribute("aria-disabled", found.page === found.pages - 1);
   }
@@ -178,7 +178,7 @@ export function mount(root, app) {
   function paintTiles(other) {
     const {index, label, predicted, probability, pixels, other: theirs, other_probability: theirs_p} = found.images;
     const bytes = fromBase64(pixels), focused = grid.contains(document.activeElement);
-    while (grid.children.length < index.length) grid.insertAdjacentHTML("beforeend", `<button tabindex="-1"><canvas class="hl-pixels"></canvas><span></span></button>`);
+    while (grid.children.length < index.length) grid.insertAdjacentHTML("beforeend", `<button tabindex="-1"><canvas></canvas><i></i><span></span></button>`);
     [...grid.children].forEach((tile, k) => {
       tile.hidden = k >= index.length;
       tile.tabIndex = k ? -1 : 0;
@@ -190,7 +190,8 @@ export function mount(root, app) {
       tile.title = words.join(" ");
       tile.setAttribute("aria-label", tile.title);
       tile.classList.toggle("wrong", label[k] !== predicted[k]);
-      tile.lastChild.textContent = `${label[k] === predicted[k] ? "" : "✗ "}${classes[predicted[k]]} ${Math.round(100 * probability[k])}`;
+      tile.style.setProperty("--p", `${(100 * probability[k]).toFixed(1)}%`);
+      tile.lastChild.textContent = (label[k] === predicted[k] ? "" : "✗ ") + classes[predicted[k]];
       paint(tile.firstChild, picture(bytes.subarray(k * BYTES, (k + 1) * BYTES), [32, 32]));
     });
     if (focused && grid.contains(document.activeElement) && document.activeElement.hidden) grid.firstChild.focus();

@@ -47,12 +47,14 @@ export function mount(root, app) {
     const [h, w] = map ? map.shape : [1, 1], raw = map ? map.values : new Float32Array(1);
     painted = heat(raw, h, w, SIDE, SIDE, {smooth, normalization});
     paint(canvas("heatmap"), colorize(painted, SIDE, SIDE, app.table));
-    paint(canvas("overlay"), colorize(painted, SIDE, SIDE, app.table, {pixels: app.pixels, size: answer.size, opacity: map && !map.blank ? opacity : 0}));
+    paint(canvas("overlay"), colorize(painted, SIDE, SIDE, app.table, {pixels: app.pixels, size: answer.size, opacity: map && (!map.blank || normalization === "signed") ? opacity : 0}));
     const place = placeWords(app, map), target = app.className(answer.target);
     canvas("heatmap").setAttribute("aria-label", map ? t.plain(map.blank ? "alt.blank" : "alt.heatmap", {class: target, place}) : t.plain("alt.nomap"));
     canvas("overlay").setAttribute("aria-label", map ? t.plain(map.blank ? "alt.blank" : "alt.overlay", {class: target, place}) : t.plain("alt.nomap"));
     caption("overlay").textContent = `${Math.round(100 * opacity)} %`;
-    if (map) tools.legend(normalization === "max" ? "0" : short(map.low), short(Math.max(map.high, 0))); else tools.legend("", "");
+    const most = map && short(normalization === "signed" ? Math.max(-map.low, map.high) : Math.max(map.high, 0));
+    if (map) tools.legend(normalization === "signed" ? `−${most}` : normalization === "max" ? "0" : short(Math.max(map.low, 0)), most);
+    else tools.legend("", "");
   }
 
   // The value under the pointer, marked in all three panels at once.

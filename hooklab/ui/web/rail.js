@@ -24,8 +24,10 @@ export function mountRail(root, app) {
       </div>
       <div class="hl-source hl-own" data-source="own">
         <div class="hl-preview" id="hl-preview" hidden><img alt="${t("own.preview")}"><i></i></div>
-        <label class="hl-drop" id="hl-drop" tabindex="0"><input type="file" accept="image/*" id="hl-file"><span>${t("own.drop")}</span></label>
-        <div class="hl-row"><button id="hl-camera">${t("own.camera")}</button><button id="hl-snap" hidden>${t("own.snap")}</button></div>
+        <div>
+          <label class="hl-drop"><input type="file" accept="image/*" id="hl-file"><span>${t("own.drop")}</span></label>
+          <button class="hl-wide" id="hl-camera">${t("own.camera")}</button><button class="hl-wide" id="hl-snap" hidden>${t("own.snap")}</button>
+        </div>
         <video id="hl-video" playsinline muted hidden></video>
         <p id="hl-crop" class="hl-soft">${t("own.privacy")}</p>
       </div>
@@ -40,6 +42,7 @@ export function mountRail(root, app) {
     </div>`;
   const find = selector => root.querySelector(selector);
   const index = find("#hl-index");
+  let shownOwn = own;
 
   const showSource = source => {
     for (const tab of root.querySelectorAll(".hl-switch [role=tab]")) tab.setAttribute("aria-selected", tab.dataset.source === source);
@@ -96,7 +99,7 @@ export function mountRail(root, app) {
   const take = async blob => {
     if (!blob) return;
     const most = start.max_file_bytes;
-    if (blob.size > most) return app.tell(t("error.image.too_large", {size: (blob.size / 1e6).toFixed(1), most: most / 1e6}), "error");
+    if (blob.size > most) return app.tell(t("error.image.too_many_bytes", {limit: most / 1e6}), "error");
     root.classList.add("busy");
     try {
       app.set({...await fit(toBase64(new Uint8Array(await blob.arrayBuffer())), app.state.model), target: null});
@@ -104,7 +107,6 @@ export function mountRail(root, app) {
     root.classList.remove("busy");
   };
   find("#hl-file").onchange = event => { take(event.target.files[0]); event.target.value = ""; };
-  find("#hl-drop").onkeydown = event => (event.key === "Enter" || event.key === " ") && find("#hl-file").click();
   root.ondragover = event => event.preventDefault();
   root.ondrop = event => { event.preventDefault(); showSource("own"); take(event.dataTransfer.files[0]); };
   document.onpaste = event => {
@@ -131,7 +133,8 @@ export function mountRail(root, app) {
   function show(answer) {
     const {label, probabilities, predicted, target, size} = answer, {upload} = app.state;
     const mine = answer.index === null;
-    showSource(mine ? "own" : root.querySelector(".hl-source[data-source=own]").hidden ? "test" : mine ? "own" : "test");
+    if (mine !== shownOwn) showSource(mine ? "own" : "test"); // but leave the tab that was just opened by hand
+    shownOwn = mine;
     app.paintInput(find("#hl-input"));
     find("#hl-input").setAttribute("aria-label", mine ? t.plain("alt.own") : t.plain("alt.input", {index: answer.index, class: app.className(label)}));
     index.value = answer.index ?? "";
@@ -139,6 +142,7 @@ export function mountRail(root, app) {
     find("#hl-truth").innerHTML = mine ? "" : t(right ? "truth.right" : "truth.wrong", {class: app.className(label)});
     const preview = find("#hl-preview");
     preview.hidden = !mine || !upload;
+    preview.parentElement.classList.toggle("has", !preview.hidden);
     if (mine && upload) {
       const [w, h] = upload.original, [left, top, right, bottom] = upload.box;
       preview.querySelector("img").src = `data:image/png;base64,${upload.preview}`;

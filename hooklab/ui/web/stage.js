@@ -49,16 +49,17 @@ export function nearest(map, h, w, H, W) {
   return out;
 }
 
-// Raw signed map -> heat in [0, 1]: "max" takes ReLU and divides by the peak, "min-max" stretches from lowest to highest.
-// `peak` puts several maps on one scale.
+// Raw signed map -> heat in [0, 1]. "max": ReLU, divided by the peak; "min-max": ReLU, stretched from lowest to highest;
+// "signed": zero at one half, for a diverging table. `peak` puts several maps on one scale.
 export function heat(raw, h, w, H, W, {smooth = true, normalization = "max", peak = null} = {}) {
-  const grow = smooth ? bilinear : nearest;
-  if (normalization === "min-max") {
-    const grown = grow(raw, h, w, H, W), [low, high] = range(grown);
-    return grown.map(v => high > low ? (v - low) / (high - low) : 0);
+  const grow = smooth ? bilinear : nearest, signed = normalization === "signed";
+  const grown = grow(signed ? raw : raw.map(v => Math.max(v, 0)), h, w, H, W), [low, high] = range(grown);
+  if (signed) {
+    const top = peak ?? Math.max(-low, high);
+    return grown.map(v => 0.5 + (top > 0 ? 0.5 * Math.max(-1, Math.min(v / top, 1)) : 0));
   }
-  const grown = grow(raw.map(v => Math.max(v, 0)), h, w, H, W), top = peak ?? range(grown)[1];
-  return grown.map(v => top > 0 ? Math.min(v / top, 1) : 0);
+  const from = normalization === "min-max" ? low : 0, top = peak ?? high;
+  return grown.map(v => top > from ? Math.min((v - from) / (top - from), 1) : 0);
 }
 
 export function range(values) {

@@ -9,7 +9,7 @@ export function mountTools(root, app, offered, extra = "") {
     colors: `<label>${t("colors")} <select data-key="colors">${Object.keys(app.tables).map(name => `<option>${name}</option>`).join("")}</select></label>`,
     opacity: `<label>${t("opacity")} <input type="range" data-key="opacity" min="0" max="1" step="0.05"><output></output></label>`,
     smooth: `<label><input type="checkbox" data-key="smooth"> ${t("smooth")}</label>`,
-    normalization: `<label title="${t("normalization.hint")}">${t("normalization")} <select data-key="normalization"><option value="max">${t("normalization.max")}</option><option value="min-max">${t("normalization.min-max")}</option></select></label>`,
+    normalization: `<label title="${t("normalization.hint")}">${t("normalization")} <select data-key="normalization"><option value="max">${t("normalization.max")}</option><option value="min-max">${t("normalization.min-max")}</option><option value="signed">${t("normalization.signed")}</option></select></label>`,
     order: `<label>${t("order")} <select data-key="order">${["contribution", "mean", "index"].map(name => `<option value="${name}">${t(`order.${name}`)}</option>`).join("")}</select></label>`,
     scale: `<label>${t("scale")} <select data-key="scale"><option value="each">${t("scale.each")}</option><option value="common">${t("scale.common")}</option></select></label>`,
   };
