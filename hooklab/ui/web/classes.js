@@ -69,7 +69,7 @@ export function mount(root, app) {
       const {shape: [h, w], values} = maps[k], signed = tile.name === "difference", canvas = grid.children[k].querySelector("canvas");
       const painted = heat(values, h, w, SIDE, SIDE, {smooth, peak: shared, normalization: signed ? "signed" : "max"});
       const table = signed ? app.tables.RdBu_r : app.table;
-      paint(canvas, colorize(painted, SIDE, SIDE, table, {pixels: app.pixels, size: answer.size, opacity: tile.high > 0 || signed ? opacity : 0}));
+      paint(canvas, colorize(painted, SIDE, SIDE, table, {pixels: app.pixels, size: answer.size, opacity: signed ? 1 : tile.high > 0 ? opacity : 0}));
       const {title} = meaning(tile);
       canvas.setAttribute("aria-label", tile.high > 0 ? t.plain("alt.tile", {title, place: placeWords(app, tile)}) : t.plain("alt.tile.blank", {title}));
     });
