@@ -45,7 +45,8 @@ class Engine:
         if isinstance(model, str):
             entry = models.entry(model)
             self.name, default_layer = entry.name, entry.default_layer
-            model = models.load(entry.name, checkpoint)
+            # with channels last in memory, convolutions on a CPU take a third of the time
+            model = models.load(entry.name, checkpoint).to(memory_format=torch.channels_last)
             classes = data.CLASSES if classes is None else classes
             input_size = entry.input_size if input_size is None else input_size
             mean, std = entry.mean if mean is None else mean, entry.std if std is None else std

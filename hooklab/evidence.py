@@ -21,104 +21,12 @@ import numpy as np
 import torch
 
 from . import cam
+from .erasing import BASELINES, as_picture, as_share, baseline_picture, centred, counts, order, random_maps
 
 Predict = Callable[[np.ndarray], np.ndarray]
 
-BASELINES = ("blur", "grey")
 STEP = 5  # percent between two points of a curve
 YARDSTICK_STEP = 10  # the same for the yardsticks: a mean of many curves is smooth
-RANDOM_MAPS = 8
-
-
-def _picture(pixels: np.ndarray) -> np.ndarray:
-    pixels = np.asarray(pixels)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        raise ValueError(f"pixels {pixels.dtype} {pixels.shape}: a picture is uint8 (height, width, 3)")
-    return pixels
-
-
-def _share(percent: float) -> float:
-    if isinstance(percent, bool) or not isinstance(percent, (int, float, np.number)) or not 0 <= percent <= 100:
-        raise ValueError(f"percent {percent!r}: accepted are numbers from 0 to 100")
-    return float(percent) / 100
-
-
-def gaussian_matrix(size: int, sigma: float) -> np.ndarray:
-    """(size, size), rows sum to 1: `matrix @ column` is the column blurred, with nothing beyond its ends."""
-    positions = np.arange(size)
-    weights = np.exp(-((positions[:, None] - positions) ** 2) / (2 * sigma**2))
-    return weights / weights.sum(1, keepdims=True)
-
-
-def baseline_picture(pixels: np.ndarray, baseline: str = "blur") -> np.ndarray:
-    """What an erased pixel looks like, uint8 (H, W, 3): "blur" (sigma 1/8 of each side) or "grey" (128)."""
-    pixels = _picture(pixels)
-    height, width, _ = pixels.shape
-    if baseline == "grey":
-        return np.full_like(pixels, 128)
-    if baseline == "blur":
-        rows, columns = gaussian_matrix(height, height / 8), gaussian_matrix(width, width / 8)
-        return np.rint(np.einsum("ij,jkc,lk->ilc", rows, pixels, columns, optimize=True)).astype(np.uint8)
-    raise ValueError(f"baseline {baseline!r}: accepted are {' and '.join(map(repr, BASELINES))}")
-
-
-def order(heat: np.ndarray) -> np.ndarray:
-    """Flat indices of a map's pixels, hottest first: (H, W) -> (H*W,).
-
-    Ties are broken by one fixed smooth random field: by position, the top rows of the picture would always go first.
-    """
-    heat = np.asarray(heat, dtype=np.float32)
-    if heat.ndim != 2 or not np.isfinite(heat).all():
-        raise ValueError(f"heat {heat.shape}: a map is (height, width) of finite numbers")
-    ties = cam.enlarge(torch.from_numpy(random_maps((8, 8), 2)[0]), heat.shape).numpy()
-    return np.lexsort((ties.ravel(), -heat.ravel()))
-
-
-def cover(pixels: np.ndarray, mask: np.ndarray, baseline: str = "blur") -> np.ndarray:
-    """The picture with the pixels under a boolean mask (H, W) replaced by the baseline's."""
-    pixels, mask = _picture(pixels), np.asarray(mask)
-    if mask.dtype != bool or mask.shape != pixels.shape[:2]:
-        raise ValueError(f"mask {mask.dtype} {mask.shape}: for this picture a mask is bool {pixels.shape[:2]}")
-    return np.where(mask[..., None], baseline_picture(pixels, baseline), pixels)
-
-
-def erase(
-    pixels: np.ndarray, heat: np.ndarray, percent: float, which: str = "hottest", baseline: str = "blur"
-) -> np.ndarray:
-    """The picture without its hottest (or coldest) `percent` of pixels: uint8 (H, W, 3).
-
-    `heat` (H, W) may be signed: only its order counts. 0 returns the picture itself, 100 the whole baseline.
-    """
-    pixels, heat = _picture(pixels), np.asarray(heat)
-    if heat.shape != pixels.shape[:2]:
-        raise ValueError(f"heat {heat.shape}: for this picture a map is {pixels.shape[:2]}")
-    if which not in ("hottest", "coldest"):
-        raise ValueError(f"which {which!r}: accepted are 'hottest' and 'coldest'")
-    ranked = order(heat)
-    count = _counts(np.array([_share(percent)]), heat.size)[0]
-    mask = np.zeros(heat.size, dtype=bool)
-    mask[ranked[:count] if which == "hottest" else ranked[heat.size - count :]] = True
-    return cover(pixels, mask.reshape(heat.shape), baseline)
-
-
-def random_maps(grid: tuple[int, int], number: int = RANDOM_MAPS, seed: int = 0) -> np.ndarray:
-    """Normal noise on a layer's grid, (number, h, w): every second map is the negative of the one before it."""
-    if number < 2 or number % 2:
-        raise ValueError(f"number {number}: random maps come in pairs, a map and its negative")
-    noise = np.random.default_rng(seed).standard_normal((number // 2, *grid), dtype=np.float32)
-    return np.stack([noise, -noise], 1).reshape(number, *grid)
-
-
-def centred(size: tuple[int, int]) -> np.ndarray:
-    """A Gaussian in the middle, (H, W) in [0, 1], its sigma a quarter of each side."""
-    rows, columns = (np.exp(-8 * ((np.arange(n) + 0.5) / n - 0.5) ** 2) for n in size)
-    return np.outer(rows, columns).astype(np.float32)
-
-
-def _counts(fractions: np.ndarray, total: int) -> np.ndarray:
-    """How many pixels a fraction is; those of f and of 1 - f add up to all of them."""
-    smaller = np.floor(np.minimum(fractions, 1 - fractions) * total + 0.5).astype(int)
-    return np.where(fractions > 0.5, total - smaller, smaller)
 
 
 def _fractions(step: int) -> np.ndarray:
@@ -129,7 +37,7 @@ def _steps(pixels: np.ndarray, erased: np.ndarray, ranked: np.ndarray, fractions
     """The pictures of both curves between their ends: first those of deletion, then those of insertion."""
     flat, base = pixels.reshape(-1, 3), erased.reshape(-1, 3)
     deletion, insertion = [], []
-    for count in _counts(fractions[1:-1], len(flat)):
+    for count in counts(fractions[1:-1], len(flat)):
         hottest = np.zeros((len(flat), 1), dtype=bool)
         hottest[ranked[:count]] = True
         deletion.append(np.where(hottest, base, flat).reshape(pixels.shape))
@@ -175,7 +83,7 @@ def yardsticks(
     To reveal the hottest pixels of a map first is to erase those of its negative last. As random maps come in such
     pairs, the insertion curves of one half are the deletion curves of the other, read backwards, and cost nothing.
     """
-    pixels = _picture(pixels)
+    pixels = as_picture(pixels)
     size, fractions = pixels.shape[:2], _fractions(step)
     noise = torch.from_numpy(random_maps(grid, seed=seed))
     pictures = np.concatenate([cam.heatmap(noise, size).numpy(), centred(size)[None]])
@@ -216,7 +124,7 @@ class Curves:
 
     def after(self, percent: float) -> float:
         """The probability once the hottest `percent` is erased, between two points on the line that joins them."""
-        return float(np.interp(_share(percent), self.fractions, self.deletion))
+        return float(np.interp(as_share(percent), self.fractions, self.deletion))
 
 
 def _area(curve: np.ndarray) -> float:
@@ -260,7 +168,7 @@ class Evidence:
 
 
 def _drop(before: float, kept: np.ndarray) -> float:
-    return float(np.maximum(0, before - kept).mean() / before) if before > 0 else 0.0
+    return float(np.mean(np.maximum(0, before - kept)) / before) if before > 0 else 0.0
 
 
 def evidence(
@@ -277,36 +185,65 @@ def evidence(
     `against` are `yardsticks` of the same picture and grid, made here if none are given; they serve every method,
     class and layer of that grid.
     """
-    pixels, raw = _picture(pixels), np.asarray(raw, dtype=np.float32)
-    if raw.ndim != 2 or not np.isfinite(raw).all():
-        raise ValueError(f"raw {raw.shape}: a map is (height, width) of finite numbers")
+    return compare(predict, pixels, np.asarray(raw)[None], target, against, baselines, step)[0]
+
+
+def compare(
+    predict: Predict,
+    pixels: np.ndarray,
+    raws: np.ndarray,
+    target: int,
+    against: Yardsticks | None = None,
+    baselines: tuple[str, ...] = BASELINES,
+    step: int = STEP,
+) -> list[Evidence]:
+    """The same for several maps of one class and grid, (M, h, w), in one batch."""
+    pixels, raws = as_picture(pixels), np.array(raws, dtype=np.float32)
+    if raws.ndim != 3 or not np.isfinite(raws).all():
+        raise ValueError(f"raw {raws.shape[1:]}: a map is (height, width) of finite numbers")
     if against is None:
-        against = yardsticks(predict, pixels, raw.shape, baselines=baselines)
-    if isinstance(target, bool) or not 0 <= target < len(against.whole):
-        raise ValueError(
-            f"target {target!r}: this model has {len(against.whole)} classes (0 to {len(against.whole) - 1})"
-        )
-    size, fractions, tensor = pixels.shape[:2], _fractions(step), torch.from_numpy(raw)
-    picture, ranked = cam.heatmap(tensor, size).numpy(), order(cam.enlarge(tensor, size).numpy())
-    batch = [*_kept(pixels, picture[None])]
-    for name in baselines:
-        batch += _steps(pixels, baseline_picture(pixels, name), ranked, fractions)
+        against = yardsticks(predict, pixels, raws.shape[1:], baselines=baselines)
+    classes = len(against.whole)
+    if isinstance(target, bool) or not 0 <= target < classes:
+        raise ValueError(f"target {target!r}: this model has {classes} classes (0 to {classes - 1})")
+    size, fractions, tensor = pixels.shape[:2], _fractions(step), torch.from_numpy(raws)
+    pictures, signed = cam.heatmap(tensor, size).numpy(), cam.enlarge(tensor, size).numpy()
+    bases = [baseline_picture(pixels, name) for name in baselines]
+    batch = [*_kept(pixels, pictures)]
+    for heat in signed:
+        ranked = order(heat)
+        for base in bases:
+            batch += _steps(pixels, base, ranked, fractions)
     probabilities = predict(np.stack(batch))[:, target]
-    before = float(against.whole[target])
-    curves = {}
-    for name, between in zip(baselines, np.split(probabilities[1:], len(baselines)), strict=True):
-        mine = _join(against.whole[target], against.erased[name][target], between)
-        rivals = {"random": against.random[name], "centre": against.centre[name]}
-        curves[name] = {"map": Curves(fractions, *mine)}
-        for who, (deletion, insertion) in rivals.items():
-            points = np.linspace(0, 1, len(deletion))
-            curves[name][who] = Curves(points, deletion[:, target], insertion[:, target])
-    kept = {"map": probabilities[:1], "random": against.random_kept[:, target], "centre": against.centre_kept[[target]]}
+    kept, between = probabilities[: len(raws)], probabilities[len(raws) :].reshape(len(raws), len(bases), -1)
+    return [
+        _evidence(against, target, baselines, fractions, bool(picture.any()), kept[index], between[index])
+        for index, picture in enumerate(pictures)
+    ]
+
+
+def _evidence(
+    against: Yardsticks,
+    target: int,
+    baselines: tuple[str, ...],
+    fractions: np.ndarray,
+    positive: bool,
+    seen: np.ndarray,
+    between: np.ndarray,
+) -> Evidence:
+    """Put the target's column of the yardsticks beside a map's own probabilities: () when seen through it, (B, P)."""
+    before, curves = float(against.whole[target]), {}
+    for name, own in zip(baselines, between, strict=True):
+        curves[name] = {"map": Curves(fractions, *_join(against.whole[target], against.erased[name][target], own))}
+        for who, rival in {"random": against.random[name], "centre": against.centre[name]}.items():
+            deletion, insertion = (curve[:, target] for curve in rival)
+            curves[name][who] = Curves(np.linspace(0, 1, len(deletion)), deletion, insertion)
+    kept = {"map": seen, "random": against.random_kept[:, target], "centre": against.centre_kept[target]}
     return Evidence(
         target=int(target),
         before=before,
-        blank=not picture.any(),
+        blank=not positive,
         curves=curves,
-        drop={who: _drop(before, seen) for who, seen in kept.items()},
-        increase={who: float((seen > before).mean()) for who, seen in kept.items()},
+        drop={who: _drop(before, value) for who, value in kept.items()},
+        increase={who: float(np.mean(value > before)) for who, value in kept.items()},
     )

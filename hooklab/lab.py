@@ -20,12 +20,13 @@ from . import cam, data, hooks, passes, runs, sanity
 from .edits import Edit
 from .engine import CHUNK, Engine
 from .inputs import Prepared
+from .judge import Judge
 from .layers import LayerInfo
 from .results import Explanation, Features, as_maps, read_only
 from .runs import ChannelEffects, Run
 
 
-class Lab(Engine):
+class Lab(Judge, Engine):
     """A classifier to look into: a shipped network's name, or anybody's module.
 
     classes      K names; without them CIFAR-10's for a shipped network, else "class 0", "class 1", ...

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import cam, hooks
-from .evidence import gaussian_matrix
+from .erasing import gaussian_matrix
 
 THRESHOLD = 0.5  # of the rank correlation with the original map: above it, a map is still the same map
 REPEATS = 5  # two unrelated smooth maps on an 8x8 grid correlate by +-0.4 at random, the mean of five pairs by +-0.2
@@ -145,7 +145,7 @@ def sanity(
     after = {hooks.locate(model, row).path for row in rows[rows.index(layer) + 1 :]}
     after -= {hooks.locate(model, row).path for row in rows[: rows.index(layer) + 1]}
     total, done = repeats * len(blocks(model, rows)) + 1, 1
-    original = np.asarray(raw_of(copy.deepcopy(model))(), dtype=np.float32)
+    original = np.array(raw_of(copy.deepcopy(model))(), dtype=np.float32)
     names, maps = [], []
     for seed in range(repeats):
         shuffled = copy.deepcopy(model)
@@ -154,7 +154,7 @@ def sanity(
         names = []
         for name in cascade(shuffled, rows, seed):
             names.append(name)
-            maps[-1].append(np.asarray(look(), dtype=np.float32))
+            maps[-1].append(np.array(look(), dtype=np.float32))
             done += 1
             if progress:
                 progress(done, total)
