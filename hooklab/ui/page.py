@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
-from hooklab.ui import api, browse, classes, features, gradcam, upload
+from hooklab.ui import api, browse, classes, features, gradcam, lessons, upload
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
 from hooklab.ui.service import Service
@@ -26,6 +26,7 @@ VIEWS = {
     "upload": upload.view,
     "download": gradcam.download,
     **browse.VIEWS,
+    **lessons.VIEWS,
     **api.VIEWS,
 }
 EXAMPLES = (1218, 3, 25, 44, 90, 153, 288, 777)  # test images to begin with: one click each
