@@ -176,8 +176,8 @@ def decode(source):
     if min(width, height) < MIN_SIDE:
         raise ImageError("too_small", width=width, height=height, limit=MIN_SIDE)
     try:
-        image.load()
-        image = ImageOps.exif_transpose(image)
+        image = image.copy() if image is source else image
+        ImageOps.exif_transpose(image, in_place=True)  # decodes the pixels first
     except Exception as error:  # on hostile bytes the decoders raise a dozen unrelated types
         raise ImageError("damaged", detail=str(error) or type(error).__name__) from error
     return _to_rgb(image)
@@ -269,8 +269,9 @@ class Fitted:
 def fit(image, size):
     """The largest centred part of `image` with the shape of `size` = (H, W), resized to it -> Fitted.
 
-    image: PIL RGB or uint8 (h, w, 3). Bicubic with antialiasing both ways; a part that already has the size is kept
-    to the bit. This is the only geometry: the model, the heatmap and the overlay all use `Fitted.pixels`.
+    image: PIL RGB or uint8 (h, w, 3). Bicubic with antialiasing, after averaging whole blocks where the picture is
+    far larger; a part that already has the size is kept to the bit. This is the only geometry: the model, the heatmap
+    and the overlay all use `Fitted.pixels`.
     """
     if not isinstance(image, Image.Image):
         image = Image.fromarray(_check_pixels(image, 3))
@@ -278,9 +279,9 @@ def fit(image, size):
     crop_w, crop_h = min(w, max(1, round(h * width / height))), min(h, max(1, round(w * height / width)))
     left, top = (w - crop_w) // 2, (h - crop_h) // 2
     crop = (left, top, left + crop_w, top + crop_h)
-    part = image.convert("RGB").crop(crop)
+    part = (image if image.mode == "RGB" else image.convert("RGB")).crop(crop)
     if part.size != (width, height):
-        part = part.resize((width, height), Image.Resampling.BICUBIC)
+        part = part.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
     return Fitted(np.array(part), (w, h), crop)
 
 
