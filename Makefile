@@ -32,4 +32,5 @@ lint: .venv/installed-dev
 
 .venv/installed-dev: requirements-dev.txt .venv/installed
 	$(BIN)/python -m pip install -r requirements-dev.txt
+	@command -v chromium || $(BIN)/playwright install $$([ "$$(id -u)" != 0 ] || echo --with-deps) chromium
 	@touch $@

@@ -5,6 +5,7 @@ takes with `shot` are kept in artifacts/.
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium")  # None: the one that `playwright install chromium` fetched
 STARTING_SECONDS = 180  # two busy cores import PyTorch and Gradio in 12 to 60 seconds
 SETTLED = "() => window.hooklab?.answer && !document.querySelector('#hooklab[aria-busy]')"
 
