@@ -201,10 +201,8 @@ export function mount(root, app) {
     const {truth, predicted, outcome, low, high, versus} = app.state, say = [];
     const word = name => classes[app.model.classes.indexOf(name)];
     const values = {model: title, other, count: count(found.count), right: count(found.right), truth: word(truth), predicted: word(predicted), p: percent(found.count ? found.right / found.count : 0)};
-    if (truth && predicted) say.push(t(truth === predicted ? "say.browse.right" : "say.browse.wrong", values));
-    else if (truth || predicted) say.push(t(truth ? "say.browse.truth" : "say.browse.predicted", values));
-    else say.push(t("say.browse", values));
-    if (outcome !== "any" && !(truth && predicted)) say.push(t(`say.browse.${outcome}.only`));
+    if (truth && predicted) say.push(t(truth === predicted ? "say.browse.cell.right" : "say.browse.cell", values));
+    else say.push(t(`say.browse.${outcome}.${truth ? "truth" : predicted ? "predicted" : "all"}`, values));
     if (low > 0 || high < 1) say.push(t("say.browse.span", {low: percent(low), high: percent(high)}));
     if (versus !== "any" && other) say.push(t(`say.browse.${versus}`, values));
     if (!(truth && predicted)) {
