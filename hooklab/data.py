@@ -145,7 +145,7 @@ class ImageError(ValueError):
 
 
 IMAGE_ERRORS = {
-    "damaged": "the picture is damaged or cut off ({detail}); save or send it again",
+    "damaged": "the picture is damaged or cut off; save or send it again",
     "empty": "the file is empty; a picture as {accepted} is accepted",
     "heic": "this is a HEIC or AVIF picture, or a film; {accepted} is accepted, so save it as JPEG",
     "mode": "a picture with colours of type {mode} is not accepted; RGB is",
@@ -179,7 +179,7 @@ def decode(source):
         image = image.copy() if image is source else image
         ImageOps.exif_transpose(image, in_place=True)  # decodes the pixels first
     except Exception as error:  # on hostile bytes the decoders raise a dozen unrelated types
-        raise ImageError("damaged", detail=str(error) or type(error).__name__) from error
+        raise ImageError("damaged") from error
     return _to_rgb(image)
 
 
