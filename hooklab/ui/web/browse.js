@@ -89,7 +89,7 @@ export function mount(root, app) {
 
   const open = tile => app.set({index: Number(tile.dataset.index), pixels: null, upload: null, target: null, tab: "gradcam"});
   grid.onclick = event => { const tile = event.target.closest("[data-index]"); if (tile) open(tile); };
-  const tiles = () => [...grid.children].filter(tile => !tile.hidden);
+  const tiles = () => [...grid.querySelectorAll("button:not(.none)")];
   roam(grid, tiles, () => Math.max(1, tiles().findIndex(tile => tile.offsetTop > grid.firstChild.offsetTop)));
 
   // ---- what the server found
@@ -178,11 +178,11 @@ export function mount(root, app) {
   function paintTiles(other) {
     const {index, label, predicted, probability, pixels, other: theirs, other_probability: theirs_p} = found.images;
     const bytes = fromBase64(pixels), focused = grid.contains(document.activeElement);
-    while (grid.children.length < index.length) grid.insertAdjacentHTML("beforeend", `<button tabindex="-1"><canvas></canvas><i></i><span></span></button>`);
+    while (grid.children.length < found.per_page) grid.insertAdjacentHTML("beforeend", `<button tabindex="-1"><canvas></canvas><i></i><span></span></button>`);
     [...grid.children].forEach((tile, k) => {
-      tile.hidden = k >= index.length;
+      tile.classList.toggle("none", k >= index.length);
       tile.tabIndex = k ? -1 : 0;
-      if (tile.hidden) return;
+      if (k >= index.length) return;
       const values = {index: index[k], truth: classes[label[k]], predicted: classes[predicted[k]], p: percent(probability[k])};
       const words = [t.plain(label[k] === predicted[k] ? "browse.tile.right" : "browse.tile.wrong", values)];
       if (theirs) words.push(t.plain("browse.tile.other", {other, predicted: classes[theirs[k]], p: percent(theirs_p[k])}));
@@ -191,10 +191,10 @@ export function mount(root, app) {
       tile.setAttribute("aria-label", tile.title);
       tile.classList.toggle("wrong", label[k] !== predicted[k]);
       tile.style.setProperty("--p", `${(100 * probability[k]).toFixed(1)}%`);
-      tile.lastChild.textContent = (label[k] === predicted[k] ? "" : "✗ ") + classes[predicted[k]];
+      tile.lastChild.textContent = classes[predicted[k]];
       paint(tile.firstChild, picture(bytes.subarray(k * BYTES, (k + 1) * BYTES), [32, 32]));
     });
-    if (focused && grid.contains(document.activeElement) && document.activeElement.hidden) grid.firstChild.focus();
+    if (focused && document.activeElement.matches?.(".none")) grid.firstChild.focus();
   }
 
   function sentence(title, other) {

@@ -10,7 +10,7 @@ const whole = (low, high) => value => Number.isInteger(value) && value >= low &&
 const anything = () => true;
 const className = (value, app, state) => value === null || app.start.models[state.model].classes.includes(value);
 
-export const TABS = ["gradcam", "features", "classes", "lessons", "browse"];
+export const TABS = ["gradcam", "features", "classes", "evidence", "lessons", "browse"];
 
 export const STATE = {
   index: {start: 1218, valid: anything, asks: true},
@@ -35,12 +35,17 @@ export const STATE = {
   // lessons
   lesson: {start: "a", valid: oneOf(..."abcdefghij"), asks: true},
   numbers: {start: null, valid: value => value === null || typeof value === "string", asks: true},
+  // evidence
+  test: {start: "erase", valid: oneOf("erase", "sanity", "stability")},
+  percent: {start: 20, valid: between(0, 100)},
+  which: {start: "hottest", valid: oneOf("hottest", "coldest")},
+  baseline: {start: "blur", valid: oneOf("blur", "grey")},
   // browse
   truth: {start: null, valid: className},
   predicted: {start: null, valid: className},
   outcome: {start: "any", valid: oneOf("any", "right", "wrong")},
   low: {start: 0, valid: between(0, 1)},
-  high: {start: 1, valid: between(0, 1)},
+  high: {start: 1, valid: (value, app, state) => between(state.low, 1)(value)},
   versus: {start: "any", valid: oneOf("any", "disagree", "only_this", "only_other", "neither")},
   sort: {start: "sure", valid: oneOf("sure", "unsure", "index")},
   page: {start: 0, valid: whole(0, 9999)},
