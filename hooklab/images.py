@@ -16,11 +16,15 @@ COLORMAPS = ("inferno", "viridis", "magma", "cividis", "turbo", "jet", "gray", "
 NORMALIZATIONS = ("max", "min-max", "signed")
 
 
-@functools.cache
 def colormap(name):
     """The table of a colour map, uint8 (256, 3): matplotlib's values, each floor(255 * v + 0.5)."""
     if name not in COLORMAPS:
         raise ValueError(f"colour map {name!r}: one of {', '.join(COLORMAPS)} is accepted")
+    return _table(name)
+
+
+@functools.cache
+def _table(name):
     from matplotlib import colormaps
 
     table = _to_bytes(colormaps[name](np.linspace(0, 1, 256))[:, :3] * 255)
@@ -56,9 +60,12 @@ def heatmap(raw, size, normalization="max", smooth=True):
         values = resize(maps, size, smooth)
         return (0.5 + 0.5 * _ratio(values, np.abs(values).max((-2, -1), keepdims=True))).astype(np.float32)
     values = resize(np.maximum(maps, 0), size, smooth)
-    if normalization == "min-max":
-        values = values - values.min((-2, -1), keepdims=True)
-    return _ratio(values, values.max((-2, -1), keepdims=True)).astype(np.float32)
+    low, high = (edge((-2, -1), keepdims=True) for edge in (values.min, values.max))
+    if normalization == "max":
+        return _ratio(values, high).astype(np.float32)
+    contrast = high - low
+    contrast[contrast < 1e-9 * high] = 0  # what is left of a constant is rounding
+    return _ratio(values - low, contrast).astype(np.float32)
 
 
 def colorize(heat, name="inferno"):
