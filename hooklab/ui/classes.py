@@ -33,18 +33,10 @@ def view(labs, request) -> dict:
     maps = question.lab.explain_classes(question.image, question.layer, question.method)
     if show == "classes":
         return {**answer, "tiles": [_tile(k, raw, answer["size"]) for k, raw in enumerate(maps)]}
-    other = _other(question, request, answer)
-    chosen = answer["target"]
-    # The difference of the two maps is the map of the difference of the two logits where a method is linear in the
-    # gradient (Grad-CAM, HiResCAM, XGrad-CAM); for the others it is what it says: one map less the other.
-    tiles = [("target", maps[chosen]), ("other", maps[other]), ("difference", maps[chosen] - maps[other])]
-    linear = question.method in ("gradcam", "hirescam", "xgradcam")
-    return {
-        **answer,
-        "other": other,
-        "linear": linear,
-        "tiles": [_tile(name, raw, answer["size"]) for name, raw in tiles],
-    }
+    other, chosen = _other(question, request, answer), answer["target"]
+    between = question.lab.difference(question.image, chosen, other, question.layer, question.method).raw
+    tiles = {"target": maps[chosen], "other": maps[other], "difference": between}
+    return {**answer, "other": other, "tiles": [_tile(name, raw, answer["size"]) for name, raw in tiles.items()]}
 
 
 def _other(question, request, answer) -> int:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import reprlib
 
 import numpy as np
 
@@ -101,7 +102,8 @@ def download(labs, request) -> dict:
 
 def _switch(value: object, field: str) -> bool:
     if not isinstance(value, bool):
+        shown = reprlib.repr(value)
         raise Refusal(
-            "choice", f"{field}: true or false is needed", field=field, value=repr(value)[:60], choices="true, false"
+            "choice", f"{field} {shown}: true or false is needed", field=field, value=shown, choices="true, false"
         )
     return value

@@ -106,7 +106,7 @@ class App {
     this.notes = [];
     if (notes.length) this.tell(notes.join(" "), "note"); else this.tell("");
     if (answer.notes.length) { // what fell back must not stay in the address
-      this.state = {...this.state, layer: null, ...(answer.index !== null ? {index: answer.index} : {}), target: this.model.classes.includes(this.state.target) ? this.state.target : null, method: answer.method};
+      this.state = {...this.state, layer: this.state.layer === answer.layer ? answer.layer : null, ...(answer.index !== null ? {index: answer.index} : {}), target: this.model.classes.includes(this.state.target) ? this.state.target : null, method: answer.method};
       history.replaceState(null, "", this.address());
     }
     this.rail.show(answer);

@@ -2,7 +2,7 @@
 import {colorize, heat, paint, unpack} from "./stage.js";
 import {mountTools} from "./tools.js";
 import {placeWords} from "./gradcam.js";
-import {percent, short} from "./words.js";
+import {fixed, percent, short} from "./words.js";
 
 const SIDE = 128, SHOWN = ["classes", "difference", "layers", "methods"];
 
@@ -46,6 +46,7 @@ export function mount(root, app) {
     root.querySelector("#hl-method").parentElement.hidden = answer.show === "methods";
     while (grid.children.length > answer.tiles.length) grid.lastChild.remove();
     while (grid.children.length < answer.tiles.length) grid.insertAdjacentHTML("beforeend", `<button class="hl-tile"><canvas role="img"></canvas><span><b></b> <small></small></span></button>`);
+    grid.style.setProperty("--count", answer.tiles.length);
     grid.className = `hl-grid ${answer.show}`;
     answer.tiles.forEach((tile, k) => {
       const {title, note, open, on} = meaning(tile), button = grid.children[k];
@@ -84,8 +85,8 @@ export function mount(root, app) {
       const best = tiles.reduce((a, b) => a.high >= b.high ? a : b);
       return t("say.classes", {layer, best: app.className(best.name), high: short(best.high)}) + (blank ? " " + t("say.classes.blank", {blank}) : "");
     }
-    if (answer.show === "difference") return t("say.difference", {...pair(), layer, place: placeWords(app, tiles[2])}) + (answer.linear ? "" : " " + t("say.difference.nonlinear"));
-    if (answer.show === "methods") return t("say.methods", {layer, target, agreement: answer.agreement.toFixed(2), odd: app.start.methods[answer.odd], value: answer.odd_agreement.toFixed(2)});
+    if (answer.show === "difference") return t("say.difference", {...pair(), layer, place: placeWords(app, tiles[2])});
+    if (answer.show === "methods") return t("say.methods", {layer, target, agreement: fixed(answer.agreement), odd: app.start.methods[answer.odd], value: fixed(answer.odd_agreement)});
     const first = tiles.find(tile => tile.high > 0), last = tiles.findLast(tile => tile.high > 0);
     return first ? t("say.layers", {target, first: app.layerLabel(first.name), last: app.layerLabel(last.name), a: percent(first.above_half), b: percent(last.above_half)}) + (blank ? " " + t("say.layers.blank", {blank}) : "") : t("say.layers.none", {target});
   }

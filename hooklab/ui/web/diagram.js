@@ -1,7 +1,7 @@
 // Drawings of what flows: a computation graph with every value and gradient, and the way down and up through a network.
 import {escapeHtml} from "./words.js";
 
-const WIDTH = 168, HEIGHT = 82;
+const WIDTH = 152, HEIGHT = 84;
 
 // nodes: {id, x, y, title, value, gradient, was, foot, hook}; edges: [from, to, label]. Returns SVG; x, y are centres.
 export function graph({nodes, edges, size: [w, h], label, hookWord}) {
@@ -9,8 +9,9 @@ export function graph({nodes, edges, size: [w, h], label, hookWord}) {
   const text = (x, y, words, name, anchor = "middle") => `<text x="${x}" y="${y}" class="${name}" text-anchor="${anchor}">${escapeHtml(words)}</text>`;
   const drawnEdges = edges.map(([from, to, words]) => {
     const a = at[from], b = at[to], x1 = a.x + WIDTH / 2, x2 = b.x - WIDTH / 2 - 5;
-    const x = (x1 + x2) / 2, y = (a.y + b.y) / 2;
-    return `<line x1="${x1}" y1="${a.y}" x2="${x2}" y2="${b.y}" marker-end="url(#hl-arrow)"/>${text(x, y - 6, words, "hl-g-edge")}`;
+    const x = (x1 + x2) / 2, y = (a.y + b.y) / 2, slope = Math.sign(b.y - a.y);
+    const label = slope ? text(x + 7, y - (slope > 0 ? 10 : -20), words, "hl-g-edge", "start") : text(x, words.length > 3 ? y - HEIGHT / 2 - 5 : y - 6, words, "hl-g-edge");
+    return `<line x1="${x1}" y1="${a.y}" x2="${x2}" y2="${b.y}" marker-end="url(#hl-arrow)"/>${label}`;
   });
   const drawnNodes = nodes.map(({x, y, title, value, gradient, was, foot, hook}) => `
     <g class="${hook ? "hooked" : ""}"><rect x="${x - WIDTH / 2}" y="${y - HEIGHT / 2}" width="${WIDTH}" height="${HEIGHT}" rx="9"/>

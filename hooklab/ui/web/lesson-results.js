@@ -25,7 +25,7 @@ function tensorHook(root, app) {
   return {show({result, values: {at, change}}) {
     const {values: v, gradients: g, without, spilled} = result, kept = result["kept in .grad"];
     const title = {w: "w", x: "x", a: "a = w + x", b: "b = w + 1", y: "y = a · b"};
-    const place = {w: [100, 70], x: [100, 230], a: [380, 230], b: [380, 70], y: [650, 150]};
+    const place = {w: [80, 58], x: [80, 194], a: [290, 194], b: [290, 58], y: [500, 126]};
     const node = id => ({
       id, x: place[id][0], y: place[id][1], title: title[id], value: `= ${clean(v[id])}`, hook: id === at,
       gradient: `∂y/∂${id} = ${clean(g[id])}`, was: g[id] === without[id] ? null : clean(without[id]),
@@ -33,7 +33,7 @@ function tensorHook(root, app) {
     });
     const edges = [["w", "b", "1"], ["w", "a", "1"], ["x", "a", "1"], ["b", "y", `a = ${clean(v.a)}`], ["a", "y", `b = ${clean(v.b)}`]];
     const label = t.plain("graph.label", {list: Object.keys(v).map(id => `${id} = ${clean(v[id])}, ∂y/∂${id} = ${clean(g[id])}`).join("; ")});
-    root.innerHTML = graph({nodes: Object.keys(title).map(node), edges, size: [752, 300], label, hookWord: t.plain("graph.hook")});
+    root.innerHTML = graph({nodes: Object.keys(title).map(node), edges, size: [580, 242], label, hookWord: t.plain("graph.hook")});
     const say = t("lesson.b.say", {at, caught: clean(result.caught), w: clean(kept.w), x: clean(kept.x)});
     const more = change === "watch" ? t("lesson.b.say.watch") : t("lesson.b.say.change", {w: clean(without.w), x: clean(without.x)});
     return [`${say} ${more}`, {spill_w: clean(spilled["in place"].w), spill_x: clean(spilled["in place"].x), clean_x: clean(spilled.returned.x)}];
@@ -46,13 +46,13 @@ function chain(root, app) {
     const {values: v} = result, arrives = clean(result["arrives at y"]), leaves = clean(result["leaves y"]), grad = clean(result["x.grad"]);
     const plain = clean(result["arrives at y"] * 2 * v.x);
     const nodes = [
-      {id: "x", x: 100, y: 80, title: "x", value: `= ${clean(v.x)}`, gradient: `∂z/∂x = ${grad}`, was: grad === plain ? null : plain, foot: t.plain("graph.kept")},
-      {id: "y", x: 376, y: 80, title: "y = x²", value: `= ${clean(v.y)}`, gradient: leaves, was: arrives, foot: t.plain("graph.times", {factor: clean(factor)}), hook: true},
-      {id: "z", x: 650, y: 80, title: "z = y³", value: `= ${clean(v.z)}`, gradient: "∂z/∂z = 1", was: null, foot: t.plain("graph.start")},
+      {id: "x", x: 80, y: 62, title: "x", value: `= ${clean(v.x)}`, gradient: `∂z/∂x = ${grad}`, was: grad === plain ? null : plain, foot: t.plain("graph.kept")},
+      {id: "y", x: 290, y: 62, title: "y = x²", value: `= ${clean(v.y)}`, gradient: leaves, was: arrives, foot: t.plain("graph.times", {factor: clean(factor)}), hook: true},
+      {id: "z", x: 500, y: 62, title: "z = y³", value: `= ${clean(v.z)}`, gradient: "∂z/∂z = 1", was: null, foot: t.plain("graph.start")},
     ];
     const edges = [["x", "y", `2x = ${clean(2 * v.x)}`], ["y", "z", `3y² = ${clean(3 * v.y ** 2)}`]];
     const label = t.plain("graph.label", {list: `x = ${clean(v.x)}; y = ${clean(v.y)}, ${arrives} → ${leaves}; z = ${clean(v.z)}; ∂z/∂x = ${grad}`});
-    root.innerHTML = graph({nodes, edges, size: [752, 134], label, hookWord: t.plain("graph.hook")});
+    root.innerHTML = graph({nodes, edges, size: [580, 110], label, hookWord: t.plain("graph.hook")});
     return [t("lesson.c.say", {arrives, leaves, grad, plain})];
   }};
 }

@@ -24,3 +24,6 @@ export function short(value) {
   const size = Math.abs(value);
   return (size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−");
 }
+
+// Two decimals with a real minus sign, for correlations.
+export const fixed = value => value.toFixed(2).replace("-", "−");
