@@ -11,34 +11,51 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import data, models
+from .batches import Images
 
-BINS = 15
+
+@torch.no_grad()
+def logits_of(model: nn.Module, images: Images, mixed: bool = False, rank: int = 0, size: int = 1) -> Tensor:
+    """Logits (N, K) float32 of the images as they are; of `size` processes each fills in its part and leaves zeros."""
+    device = images.labels.device
+    result = torch.zeros(len(images), len(data.CLASSES), device=device)
+    model.eval()
+    for batch in torch.arange(len(images), device=device).split(500)[rank::size]:
+        with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
+            result[batch] = model(images.plain(batch)).float()
+    return result
 
 
 def measure(logits: Tensor, labels: Tensor) -> dict:
-    """Accuracy in all, per class and as a confusion matrix [true][predicted], and calibration, as plain numbers.
+    """Accuracy in all, per class and as a confusion matrix [true][predicted], loss and calibration, as plain numbers.
 
-    `logits` (N, K), `labels` (N,). The expected calibration error (Guo et al. 2017) compares confidence with accuracy
-    in 15 equally wide bins of confidence, weighted by how many images each holds.
+    `logits` (N, K) and `labels` (N,); K is the number of classes of CIFAR-10.
+    """
+    predicted, classes = logits.argmax(1), len(data.CLASSES)
+    confusion = torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
+    per_class = (confusion.diag() / confusion.sum(1)).tolist()
+    return {
+        "accuracy": (predicted == labels).double().mean().item(),
+        "loss": F.cross_entropy(logits.double(), labels).item(),
+        "per_class_accuracy": {name: round(share, 4) for name, share in zip(data.CLASSES, per_class, strict=True)},
+        "confusion_matrix": confusion.tolist(),
+        "expected_calibration_error": calibration_error(logits, labels),
+    }
+
+
+def calibration_error(logits: Tensor, labels: Tensor, bins: int = 15) -> float:
+    """Expected calibration error (Guo et al. 2017) of `logits` (N, K): how far confidence and accuracy lie apart.
+
+    Compared in equally wide bins of confidence, each open below and closed above, weighted by how many images it holds.
     """
     confidence, predicted = logits.double().softmax(1).max(1)
-    right = (predicted == labels).double()
-    classes = logits.shape[1]
-    confusion = torch.zeros(classes, classes, dtype=torch.long)
-    confusion.index_put_((labels, predicted), torch.ones_like(labels), accumulate=True)
-    bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1  # (low, high], as in the paper
-    gaps = torch.zeros(BINS, dtype=torch.double).index_add_(0, bins, confidence - right)
-    per_class = confusion.diag() / confusion.sum(1)
-    return {
-        "accuracy": right.mean().item(),
-        "loss": torch.nn.functional.cross_entropy(logits.double(), labels).item(),
-        "per_class_accuracy": dict(zip(data.CLASSES, (round(a, 4) for a in per_class.tolist()), strict=True)),
-        "confusion_matrix": confusion.tolist(),
-        "expected_calibration_error": gaps.abs().sum().item() / len(labels),
-    }
+    gap = confidence - (predicted == labels).double()
+    which = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    return torch.zeros(bins, dtype=gap.dtype).index_add_(0, which, gap).abs().sum().item() / len(labels)
 
 
 def describe(model: nn.Module, entry: models.Entry) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable
@@ -162,19 +163,16 @@ def predictions(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def multiply_adds(model: nn.Module, input_size: tuple[int, int, int]) -> int:
     """Multiply-adds of all convolutions and linear layers for one image of shape `input_size` (C, H, W)."""
-    total = 0
+    model, total = copy.deepcopy(model).eval(), 0  # a copy: hooks, modes and statistics of the model stay as they are
 
     def count(module: nn.Module, _inputs: tuple, output: Tensor) -> None:
         nonlocal total
         total += output.numel() * module.weight[0].numel()  # each output value is one dot product with a filter
 
     layers = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
-    handles = [layer.register_forward_hook(count) for layer in layers]
-    try:
-        reference = next(model.parameters())
-        with torch.no_grad():
-            model(torch.zeros(1, *input_size, device=reference.device, dtype=reference.dtype))
-    finally:
-        for handle in handles:
-            handle.remove()
+    for layer in layers:
+        layer.register_forward_hook(count)
+    reference = next(model.parameters())
+    with torch.no_grad():
+        model(torch.zeros(1, *input_size, device=reference.device, dtype=reference.dtype))
     return total

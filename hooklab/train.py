@@ -14,6 +14,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,35 +26,8 @@ from torch import Tensor, nn
 
 from . import cards, data, models
 from .batches import Images
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one network is trained."""
-
-    epochs: int
-    batch_size: int  # over all processes together
-    lr: float  # the peak
-    weight_decay: float
-    optimizer: str  # "sgd" (Nesterov, momentum 0.9) or "adamw"
-    shift: int  # pixels, each way, in both directions
-    cutout: int  # side of the square in pixels
-    label_smoothing: float = 0.1
-    warmup: float = 2.0  # epochs in which the rate rises
-    decay: float = 0.6  # share of the epochs, the last, in which it falls
-    average: float = 0.995  # of the weights from step to step; the average is what is shipped
-
-
-RECIPES = {
-    "simple_cnn": Recipe(36, 128, 3e-3, 0.05, "adamw", shift=3, cutout=8),
-    "resnet": Recipe(18, 256, 0.25, 5e-4, "sgd", shift=2, cutout=8),
-}
-
-
-CHOICE = (  # goes into the model card
-    "From published recipes and the time there was, before the first look at the test split; nothing was searched. "
-    "The test split was measured after every epoch for the curve, but the last epoch ships whatever it scores."
-)
+from .progress import Progress
+from .recipes import CHOICE, RECIPES, Recipe, learning_rate, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -93,27 +67,6 @@ def has_fast_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and bool(capabilities.get("amx_bf16"))
 
 
-def learning_rate(recipe: Recipe, step: int, epoch_steps: int) -> float:
-    """One cycle with a flat top: linearly up to the peak, flat, and linearly down to zero after the last step."""
-    decay = recipe.decay * recipe.epochs
-    warm = min(recipe.warmup, recipe.epochs - decay)
-    up, down = (step + 1) / (warm * epoch_steps + 1), (recipe.epochs * epoch_steps - step) / (decay * epoch_steps + 1)
-    return recipe.lr * min(1.0, up, down)
-
-
-def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """Weights decay; biases and norms do not."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, recipe.lr, momentum=0.9, nesterov=True, fused=fused)
-    return torch.optim.AdamW(groups, recipe.lr, fused=fused)
-
-
 @torch.no_grad()
 def toward(average: nn.Module, model: nn.Module, share: float) -> None:
     """Move the average of the weights, and of batch norm's statistics, by `share` toward the model."""
@@ -122,45 +75,6 @@ def toward(average: nn.Module, model: nn.Module, share: float) -> None:
             mean.lerp_(now, share)
         else:
             mean.copy_(now)
-
-
-@torch.no_grad()
-def logits_of(model: nn.Module, images: Images, team: Team = Team(), mixed: bool = False) -> Tensor:
-    """Logits (N, K) float32 of the un-augmented images; each process computes a part and all get the whole."""
-    model.eval()
-    device = images.labels.device
-    batches = torch.arange(len(images), device=device).split(500)
-    result = torch.zeros(len(images), len(data.CLASSES), device=device)
-    for batch in batches[team.rank :: team.size]:
-        with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
-            result[batch] = model(images.plain(batch)).float()
-    return team.sum(result)
-
-
-class Progress:
-    """One line on stderr that is rewritten while an epoch runs; whole lines only where stderr is no terminal."""
-
-    def __init__(self, epochs: int, first: int, steps: int, show: bool):
-        self.epochs, self.first, self.steps, self.show = epochs, first, steps, show
-        self.begun, self.shown = time.monotonic(), 0.0
-
-    def left(self, done: float) -> str:  # done: epochs since we began, with the fraction
-        seconds = int((time.monotonic() - self.begun) / max(done, 1e-9) * (self.epochs - self.first - done))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
-
-    def step(self, epoch: int, step: int, loss: Tensor, accuracy: Tensor) -> None:
-        if self.show and sys.stderr.isatty() and time.monotonic() - self.shown > 0.2:
-            self.shown = time.monotonic()
-            share = (step + 1) / self.steps
-            bar = "█" * int(20 * share) + "·" * (20 - int(20 * share))
-            line = f"epoch {epoch + 1}/{self.epochs} {bar} loss {loss:.3f} accuracy {accuracy:6.1%}"
-            print(f"\r{line}  {self.left(epoch - self.first + share)}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def epoch(self, row: dict) -> None:
-        if self.show:
-            line = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
-            start = "\r" if sys.stderr.isatty() else ""
-            print(f"{start}{line}, {self.left(row['epoch'] - self.first)}\x1b[K", file=sys.stderr, flush=True)
 
 
 def train(
@@ -186,6 +100,8 @@ def train(
     average, optimizer = copy.deepcopy(model), make_optimizer(model, recipe)
     rows, settings = [], {"recipe": asdict(recipe), "seed": seed, "images": len(train_set)}
     if resume:
+        if not state_path.exists():
+            raise ValueError(f"nothing to resume: no {state_path}; leave --resume out to begin")
         state = torch.load(state_path, map_location=device, weights_only=True)
         check_resumable(state, recipe, settings, steps, state_path)
         model.load_state_dict(state["model"])
@@ -216,7 +132,7 @@ def train(
             if buffer.is_floating_point():  # batch norm's statistics come from each process's own part
                 team.sum(buffer).div_(team.size)
         loss, right, seen = team.sum(totals).tolist()
-        logits = logits_of(average, check_set, team, mixed)
+        logits = team.sum(cards.logits_of(average, check_set, mixed, team.rank, team.size))
         rows.append(
             {
                 "epoch": epoch + 1,
@@ -251,27 +167,57 @@ def check_resumable(state: dict, recipe: Recipe, settings: dict, steps: int, pat
         raise ValueError(f"{path} was begun with another {', '.join(changed)}: {state['settings']}")
 
 
+def between(kind: Callable, low: float, high: float) -> Callable[[str], float]:
+    """A type for argparse that names the range it accepts."""
+
+    def convert(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:  # so that NaN is refused, too
+            raise argparse.ArgumentTypeError(f"{text!r}: {kind.__name__} from {low} to {high} is accepted")
+        return value
+
+    return convert
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hooklab.train", description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, choices=RECIPES)
     parser.add_argument("--data", required=True, type=Path, metavar="DIR", help="folder with CIFAR-10")
     parser.add_argument("--download", action="store_true", help="fetch CIFAR-10 into DIR if it is not there")
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--lr", type=float, help="peak of the one-cycle learning rate")
-    parser.add_argument("--weight-decay", type=float)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--epochs", type=between(int, 1, 10_000))
+    parser.add_argument("--batch-size", type=between(int, 1, 50_000), help="images in a step, over all processes")
+    parser.add_argument("--lr", type=between(float, 1e-9, 100), help="peak of the one-cycle learning rate")
+    parser.add_argument("--weight-decay", type=between(float, 0, 1))
+    parser.add_argument("--seed", type=between(int, 0, 10**9), default=0)
+    parser.add_argument("--device", default="auto", help="auto (CUDA, then MPS, then CPU), or as torch names it")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR")
     parser.add_argument("--resume", action="store_true", help="go on from the state in --out")
-    parser.add_argument("--holdout", type=int, default=0, metavar="N", help="check on N training images")
+    parser.add_argument(
+        "--holdout",
+        type=between(int, 0, 49_000),
+        default=0,
+        metavar="N",
+        help="check on N training images, not the test split",
+    )
     options = parser.parse_args(arguments)
-    options.given = sys.argv[1:] if arguments is None else arguments
+    options.given = [a for a in (sys.argv[1:] if arguments is None else arguments) if a != "--resume"]
     return options
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Train as the command line says; what is wrong with it, or with the files, is told in one sentence."""
     options = parse(arguments)
+    try:
+        start(options)
+    except (ValueError, OSError) as error:
+        sys.exit(f"hooklab.train: {error}")
+
+
+def start(options: argparse.Namespace) -> None:
+    """Choose recipe and device, join the other processes where torchrun started several, and run."""
     given = {k: getattr(options, k) for k in ("epochs", "batch_size", "lr", "weight_decay")}
     recipe = replace(RECIPES[options.model], **{k: v for k, v in given.items() if v is not None})
     device = pick_device(options.device)
@@ -333,7 +279,7 @@ def run(options: argparse.Namespace, recipe: Recipe, device: torch.device, team:
         "threads_per_process": torch.get_num_threads(),
         "precision": "bfloat16 where autocast allows" if has_fast_bfloat16(device) else "float32",
     }
-    card = cards.write(options.out, model, entry, rows, logits_of(model, plain), plain.labels, facts)
+    card = cards.write(options.out, model, entry, rows, cards.logits_of(model, plain), plain.labels, facts)
     print(f"{options.model}: {card['accuracy']:.2%} of {len(plain)} test images, {card['seconds']} s of training")
 
 
