@@ -1,5 +1,9 @@
 """Shared by all tests: no test needs the network, and none may leave a decoder's global switches changed."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests' tensors are small, and waiting for a second core costs more
+
 import pytest
 from PIL import Image, ImageFile
 
