@@ -1,20 +1,34 @@
 // The page's state, its address, its questions to the server, and the frame around the tabs.
 import {fromBase64, paint, picture} from "./stage.js";
+import {openQr} from "./qr.js";
 import {mountRail} from "./rail.js";
 import {mountStrip} from "./strip.js";
-import {addressOf, readAddress, STATE, TABS} from "./state.js";
+import {addressOf, readAddress, startState, STATE, TABS} from "./state.js";
 import {escapeHtml, makeTranslate} from "./words.js";
 
-export async function mount(root, files, ask) {
-  const [start, texts] = await Promise.all(["start.json", "texts.json"].map(name => fetch(files + name).then(r => r.json())));
-  const app = new App(root, files, ask, start, texts);
-  await app.begin();
+// The tabs, each loaded when it is first opened. Written out, so that save.js finds the addresses.
+const OPEN = {
+  gradcam: () => import("./gradcam.js"),
+  features: () => import("./features.js"),
+  classes: () => import("./classes.js"),
+  evidence: () => import("./evidence.js"),
+  lessons: () => import("./lessons.js"),
+  browse: () => import("./browse.js"),
+};
+
+// `saved` holds what a page that was saved as a file would otherwise fetch.
+export async function mount(root, files, ask, saved = null) {
+  const fetched = name => fetch(files + name).then(reply => reply.json());
+  const [start, texts] = saved ? [saved.start, saved.texts] : await Promise.all([fetched("start.json"), fetched("texts.json")]);
+  const app = new App(root, files, ask, start, texts, saved);
   window.hooklab = app; // for the browser tests, and for the curious
+  await app.begin();
 }
 
 class App {
-  constructor(root, files, ask, start, texts) {
-    Object.assign(this, {root, files, start, texts, server: ask, tabs: {}, answer: null, pending: null});
+  constructor(root, files, ask, start, texts, saved) {
+    Object.assign(this, {root, files, start, texts, saved, server: ask, answer: null, pending: null});
+    this.tabs = TABS.filter(id => !saved || ["gradcam", "features"].includes(id));
     this.tables = Object.fromEntries(Object.entries(start.colors).map(([name, data]) => [name, fromBase64(data)]));
     this.state = {};
   }
@@ -39,7 +53,7 @@ class App {
 
   readAddress() {
     const {pixels, upload} = this.state;
-    Object.assign(this, readAddress(this, location.search));
+    Object.assign(this, this.saved ? {state: {...startState(this), ...this.saved.state}, notes: []} : readAddress(this, location.search));
     if (upload && !new URLSearchParams(location.search).has("index")) Object.assign(this.state, {pixels, upload, index: null}); // back, with one's own picture
     this.lang = this.state.lang ?? this.start.language ?? (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
     this.t = makeTranslate(this.texts, this.lang);
@@ -53,8 +67,12 @@ class App {
     this.state = {...old, ...changes};
     const asks = this.state.pixels !== old.pixels || Object.keys(STATE).some(key => STATE[key].asks && this.state[key] !== old[key]);
     const address = this.address();
-    if (address !== location.search) history[replace || !asks ? "replaceState" : "pushState"](null, "", address);
-    if ("lang" in changes && changes.lang !== old.lang) { this.readAddress(); return this.build(); }
+    if (!this.saved && address !== location.search) history[replace || !asks ? "replaceState" : "pushState"](null, "", address);
+    if (changes.lang && changes.lang !== this.lang) {
+      this.lang = changes.lang;
+      this.t = makeTranslate(this.texts, this.lang);
+      return this.build();
+    }
     if (this.state.tab !== old.tab) return this.openTab();
     if (this.state.model !== old.model) this.strip.build();
     if ("present" in changes) this.root.classList.toggle("present", this.state.present);
@@ -132,6 +150,7 @@ class App {
         <h1>hooklab</h1><p>${t("tagline")}</p><span class="hl-space"></span>
         <button class="hl-chip" id="hl-language" lang="${this.lang === "zh" ? "en" : "zh"}">${t("language.other")}</button>
         <button class="hl-chip" id="hl-theme" aria-label="${t("theme")}" title="${t("theme")}">◐</button>
+        <button class="hl-chip" id="hl-qr" title="${t("qr.title")}">${t("qr")}</button>
         <button class="hl-chip" id="hl-copy">${t("copy.link")}</button>
       </header>
       <div class="hl-note" id="hl-note" role="status" hidden><span></span><button aria-label="${t("close")}">×</button></div>
@@ -139,7 +158,7 @@ class App {
         <aside class="hl-rail" id="hl-rail" aria-label="${t("rail")}"></aside>
         <section class="hl-body">
           <div class="hl-card hl-network" id="hl-strip"></div>
-          <div class="hl-tabs" role="tablist" aria-label="${t("tabs")}">${TABS.map(id => `<button role="tab" id="hl-tab-${id}" aria-controls="hl-panel" data-tab="${id}">${t(`tab.${id}`)}</button>`).join("")}</div>
+          <div class="hl-tabs" role="tablist" aria-label="${t("tabs")}">${this.tabs.map(id => `<button role="tab" id="hl-tab-${id}" aria-controls="hl-panel" data-tab="${id}">${t(`tab.${id}`)}</button>`).join("")}</div>
           <div class="hl-panel" id="hl-panel" role="tabpanel"></div>
         </section>
       </main>`;
@@ -148,6 +167,7 @@ class App {
     this.root.querySelector("#hl-note button").onclick = () => this.tell("");
     this.root.querySelector("#hl-language").onclick = () => this.set({lang: this.lang === "zh" ? "en" : "zh"});
     this.root.querySelector("#hl-theme").onclick = () => document.body.classList.toggle("dark");
+    this.root.querySelector("#hl-qr").onclick = () => openQr(this);
     this.root.querySelector("#hl-copy").onclick = event => this.copy(location.href, event.currentTarget);
     const tablist = this.root.querySelector(".hl-tabs");
     tablist.onclick = event => event.target.dataset.tab && this.set({tab: event.target.dataset.tab});
@@ -155,7 +175,7 @@ class App {
       const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
       if (!step) return;
       event.preventDefault(), event.stopPropagation();
-      this.set({tab: TABS[(TABS.indexOf(this.state.tab) + step + TABS.length) % TABS.length]});
+      this.set({tab: this.tabs[(this.tabs.indexOf(this.state.tab) + step + this.tabs.length) % this.tabs.length]});
       tablist.querySelector("[aria-selected=true]").focus();
     };
     await this.openTab();
@@ -168,7 +188,7 @@ class App {
       button.tabIndex = button.dataset.tab === id ? 0 : -1;
     }
     panel.setAttribute("aria-labelledby", `hl-tab-${id}`);
-    const module = await import(`./${id}.js`);
+    const module = await OPEN[id]();
     if (id !== this.state.tab) return; // another tab was opened meanwhile
     panel.innerHTML = "";
     this.tab = {id, ...module.mount(panel, this)};
@@ -190,7 +210,7 @@ class App {
   async copy(text, button) {
     try { await navigator.clipboard.writeText(text); } catch {
       const area = Object.assign(document.createElement("textarea"), {value: text});
-      document.body.append(area), area.select(), document.execCommand("copy"), area.remove();
+      (document.querySelector("dialog[open]") ?? document.body).append(area), area.select(), document.execCommand("copy"), area.remove();
     }
     const words = button.textContent;
     button.textContent = this.t("copied");
