@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -31,7 +32,7 @@ PART = 50  # images of the last lesson that one request looks at, so that the pa
 
 @dataclass(frozen=True)
 class Parameter:
-    """What can be changed in a lesson: a "number", an "integer", a "choice", or "pixels": sixteen digits, row by row."""
+    """What can be changed in a lesson: a "number", an "integer", a "choice", or "pixels", sixteen digits row by row."""
 
     name: str
     default: float | int | str
@@ -54,10 +55,8 @@ class Parameter:
             return value
         kind, check = (int, integer) if self.kind == "integer" else (float, number)
         if isinstance(value, str):
-            try:
+            with suppress(ValueError):  # it is refused below, as it was written
                 value = kind(value)
-            except ValueError:
-                pass  # refused below, as it was written
         return check(value, self.name, self.low, self.high)
 
 
@@ -256,8 +255,13 @@ def accuracy(labs, request) -> dict:
 def _features(lab: Lab, part: int) -> dict[str, torch.Tensor]:
     """{layer: (PART, C)} of test images part * PART and on."""
     model = replica(lab.model)
-    images = lab.inputs.batch(data.test_images()[part * PART : (part + 1) * PART]).to(lab.device)
+    images = lab.inputs.batch(_pictures(part * PART, (part + 1) * PART)).to(lab.device)
     return {name: kept.cpu() for name, kept in lessons.layer_features(model, modules(model), images).items()}
+
+
+def _pictures(first: int, end: int) -> np.ndarray:
+    """Test images, uint8 (N, 32, 32, 3)."""
+    return np.stack([np.asarray(data.test_image(index)[0]) for index in range(first, end)])
 
 
 def _accuracies(lab: Lab, count: int, task: str) -> dict:
@@ -277,7 +281,7 @@ def _labels(task: str) -> torch.Tensor:
     if task == "animal or vehicle":
         return ((labels >= 2) & (labels <= 7)).long()  # bird, cat, deer, dog, frog, horse
     if task == "bright or dark":
-        brightness = torch.tensor(data.test_images()[:600].mean((1, 2, 3)))
+        brightness = torch.tensor(_pictures(0, 600).mean((1, 2, 3)))
         return (brightness > brightness.median()).long()
     return labels
 

@@ -30,6 +30,8 @@ VIEWS = {
     **lessons.VIEWS,
     **api.VIEWS,
 }
+# Hundreds of questions to the model each; `/explain` may be asked for a slow method too, but a script can wait.
+HEAVY = frozenset({"classes", "evidence", "evidence.sanity", "evidence.stability"})
 EXAMPLES = (1218, 3, 25, 44, 90, 153, 288, 777)  # test images to begin with: one click each
 _BODY_BYTES = 14_500_000  # a 10 MB picture in base64, and its envelope
 
@@ -44,7 +46,7 @@ import(files + "app.js").then(page => page.mount(root, files, request => server.
 def build(labs: Mapping[str, Lab], language: str | None = None) -> tuple[gr.Blocks, dict]:
     """The page over `labs` (by name; the first is the default) and the keyword arguments for its `launch`."""
     web = WebFiles({"start.json": start(labs, language)})
-    service = Service(labs, VIEWS)
+    service = Service(labs, VIEWS, HEAVY)
 
     async def ask(request):
         view = request.get("view") if isinstance(request, dict) else None

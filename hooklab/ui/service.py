@@ -13,12 +13,23 @@ log = logging.getLogger("hooklab")
 
 
 class Service:
-    """Runs views (`view(labs, request) -> dict`) in a few threads; the page and the API both come through here."""
+    """Runs views (`view(labs, request) -> dict`) in a few threads; the page and the API both come through here.
 
-    def __init__(self, labs: Mapping[str, Lab], views: Mapping[str, Callable], workers: int = 2, waiting: int = 200):
-        self.labs, self.views = labs, views
+    `heavy` views, those that ask a model hundreds of questions, share one thread of their own: however many of them
+    wait, a class that steps from picture to picture does not wait behind them.
+    """
+
+    def __init__(
+        self,
+        labs: Mapping[str, Lab],
+        views: Mapping[str, Callable],
+        heavy: frozenset[str] = frozenset(),
+        workers: int = 2,
+        waiting: int = 200,
+    ):
+        self.labs, self.views, self.heavy = labs, views, heavy
         self.workers, self.waiting = workers, waiting
-        self._limiter = None  # made in the event loop that will use it
+        self._limiters = None  # made in the event loop that will use them
         self._inside = 0
         self._numbers = itertools.count(1)
 
@@ -28,8 +39,9 @@ class Service:
             return _error("busy", "many people are asking at once; try again in a moment")
         self._inside += 1
         try:
-            self._limiter = self._limiter or anyio.CapacityLimiter(self.workers)
-            return {"ok": await anyio.to_thread.run_sync(self.views[view], self.labs, request, limiter=self._limiter)}
+            self._limiters = self._limiters or [anyio.CapacityLimiter(self.workers), anyio.CapacityLimiter(1)]
+            limiter = self._limiters[view in self.heavy]
+            return {"ok": await anyio.to_thread.run_sync(self.views[view], self.labs, request, limiter=limiter)}
         except Refusal as refusal:
             return _error(refusal.code, str(refusal), refusal.values)
         except ValueError as error:  # the core's own refusal: it names the value and what is accepted

@@ -1,5 +1,6 @@
 // Where does it look? The input, the heatmap and the overlay, with the sentence that says what they show.
-import {bilinear, colorize, heat, nearest, paint, range, unpack} from "./stage.js";
+import {bilinear, colorize, heat, nearest, paint, unpack} from "./stage.js";
+import {saveView} from "./save.js";
 import {mountTools} from "./tools.js";
 import {percent, short} from "./words.js";
 
@@ -12,18 +13,23 @@ export function mount(root, app) {
     <p class="hl-intro">${t("intro.gradcam")}</p>
     <p class="hl-say" id="hl-say" aria-live="polite"></p>
     <div class="hl-three">${["input", "heatmap", "overlay"].map(panel).join("")}</div>
-    <p class="hl-probe" id="hl-probe"></p>
-    <div class="hl-tools"></div>`;
+    <div class="hl-below"><p class="hl-probe" id="hl-probe"></p><span class="hl-space"></span>
+      <span class="hl-build" id="hl-build" hidden><button id="hl-play" aria-label="${t("build.play")}">▶</button><input type="range" id="hl-count" min="0" aria-label="${t("build.slider")}"><output></output></span>
+      <button id="hl-show-build" title="${t("build.hint")}">${t("build.show")}</button></div>
+    <div class="hl-tools"></div>
+    <button class="hl-true" id="hl-true"><svg viewBox="0 -2 120 44" preserveAspectRatio="none" aria-hidden="true"></svg><span></span></button>`;
   const tools = mountTools(root.querySelector(".hl-tools"), app, ["legend", "colors", "opacity", "smooth", "normalization"], `
     <label>${t("method")} <select id="hl-method">${Object.entries(app.start.methods).map(([name, title]) => `<option value="${name}">${app.escape(title)}</option>`).join("")}</select></label>
     <span class="hl-space"></span>
-    <button id="hl-png">PNG</button><button id="hl-npz">npz</button>`);
+    <button id="hl-png">PNG</button><button id="hl-npz">npz</button><button id="hl-html" title="${t("save.html.hint")}">HTML</button>`);
   root.querySelector("#hl-method").onchange = event => app.set({method: event.target.value});
   root.querySelector("#hl-png").onclick = () => app.download("png");
   root.querySelector("#hl-npz").onclick = () => app.download("npz");
+  root.querySelector("#hl-html").onclick = () => saveView(app);
+  root.querySelector("#hl-true").onclick = () => app.set({tab: "evidence"});
   const canvas = name => root.querySelector(`[data-panel=${name}] canvas`);
   const caption = name => root.querySelector(`[data-panel=${name}]`).parentElement.querySelector("figcaption span");
-  let answer, map, painted;
+  let answer, map, painted, stack = null, asking = 0, playing = 0;
 
   function show(next) {
     answer = next;
@@ -35,7 +41,9 @@ export function mount(root, app) {
     caption("input").textContent = `${answer.size[1]} × ${answer.size[0]}`;
     caption("heatmap").textContent = map ? t.plain("panel.grid", {w: map.shape[1], h: map.shape[0]}) : "";
     probe(null);
+    stopBuilding();
     display();
+    judge();
   }
 
   // Colours, opacity, smoothing: painted anew from the numbers that are already here.
@@ -44,8 +52,8 @@ export function mount(root, app) {
     if (!answer) return;
     const {smooth, normalization, opacity} = app.state;
     root.classList.toggle("nomap", !map);
-    const [h, w] = map ? map.shape : [1, 1], raw = map ? map.values : new Float32Array(1);
-    painted = heat(raw, h, w, SIDE, SIDE, {smooth, normalization});
+    const [h, w] = map ? map.shape : [1, 1], raw = stack ? stack.sum : map ? map.values : new Float32Array(1);
+    painted = heat(raw, h, w, SIDE, SIDE, {smooth, normalization, ...(stack && normalization === "max" ? {peak: stack.peak} : {})});
     paint(canvas("heatmap"), colorize(painted, SIDE, SIDE, app.table));
     paint(canvas("overlay"), colorize(painted, SIDE, SIDE, app.table, {pixels: app.pixels, size: answer.size, opacity: map && (!map.blank || normalization === "signed") ? opacity : 0}));
     const place = placeWords(app, map), target = app.className(answer.target);
@@ -72,6 +80,85 @@ export function mount(root, app) {
     const part = map.high > 0 ? percent(Math.max(value, 0) / map.high) : "0 %";
     line.innerHTML = t("probe.value", {row, column, value: short(value), part, red, green, blue});
   }
+  // ---- one sentence on whether the map is true, asked for once the map has been looked at for a moment
+
+  function judge() {
+    const card = root.querySelector("#hl-true"), asked = answer, ticket = ++asking;
+    card.querySelector("span").innerHTML = map && !map.blank ? "" : t("true.none");
+    card.querySelector("svg").innerHTML = "";
+    card.classList.remove("ready");
+    if (!map || map.blank) return;
+    setTimeout(async () => {
+      if (ticket !== asking || !root.isConnected) return;
+      try {
+        const {evidence} = await app.ask({...app.question("evidence"), layer: asked.layer, target: asked.target});
+        if (ticket !== asking) return;
+        const {map: own, random} = evidence.blur, at = k => own.fractions[k], index = own.fractions.findIndex(f => f >= 0.2 - 1e-9);
+        const chance = random.deletion[random.fractions.findIndex(f => f >= 0.2 - 1e-9)];
+        const line = (curve, who) => `<polyline class="${who}" points="${curve.fractions.map((f, k) => `${120 * f},${40 * (1 - curve.deletion[k])}`).join(" ")}"/>`;
+        card.querySelector("svg").innerHTML = line(random, "random") + line(own, "map");
+        card.querySelector("span").innerHTML = t("true.summary", {percent: Math.round(100 * at(index)), class: app.className(asked.target), before: percent(evidence.before), after: percent(own.deletion[index]), random: percent(chance)});
+        card.classList.add("ready");
+      } catch { if (ticket === asking) card.querySelector("span").innerHTML = t("true.later"); }
+    }, 350);
+  }
+
+  // ---- the map built up channel by channel, the largest contribution first
+
+  function stopBuilding() {
+    clearInterval(playing);
+    playing = 0;
+    stack = null;
+    root.querySelector("#hl-build").hidden = true;
+    root.querySelector("#hl-show-build").hidden = !map || answer.method !== "gradcam";
+  }
+
+  root.querySelector("#hl-show-build").onclick = async () => {
+    const asked = answer;
+    try {
+      const {features} = await app.ask({...app.question("features"), layer: asked.layer, target: asked.target});
+      if (asked !== answer) return;
+      const {shape: [C, h, w], values} = unpack(features.maps), maps = k => values.subarray(k * h * w, (k + 1) * h * w);
+      const added = features.weights.map((weight, k) => weight * maps(k).reduce((a, b) => a + b, 0) / (h * w));
+      const order = added.map((_, k) => k).sort((a, b) => added[b] - added[a]);
+      stack = {order, added, maps, weights: features.weights, count: 0, sum: new Float32Array(h * w), peak: Math.max(map.high, 1e-30)};
+      Object.assign(root.querySelector("#hl-count"), {max: C, value: 0});
+      root.querySelector("#hl-build").hidden = false;
+      root.querySelector("#hl-show-build").hidden = true;
+      build(0);
+      if (!matchMedia("(prefers-reduced-motion: reduce)").matches) play(); // else the slider alone moves it
+    } catch (error) { app.tell(error.message, "error"); }
+  };
+  root.querySelector("#hl-count").oninput = event => { pause(); build(Number(event.target.value)); };
+  root.querySelector("#hl-play").onclick = () => playing ? pause() : play();
+
+  function build(count) {
+    stack.sum.fill(0);
+    for (const k of stack.order.slice(0, count)) stack.maps(k).forEach((v, at) => stack.sum[at] += stack.weights[k] * v);
+    stack.count = count;
+    const last = stack.order[count - 1];
+    root.querySelector("#hl-count").value = count;
+    root.querySelector("#hl-build output").innerHTML = count ? t("build.step", {count, all: stack.order.length, k: last, added: (stack.added[last] < 0 ? "" : "+") + short(stack.added[last])}) : t("build.start", {all: stack.order.length});
+    display();
+  }
+
+  function play() {
+    if (stack.count >= stack.order.length) build(0);
+    root.querySelector("#hl-play").textContent = "⏸";
+    const step = Math.max(1, Math.round(stack.order.length / 128));
+    playing = setInterval(() => {
+      if (!stack || !root.isConnected || stack.count >= stack.order.length) return pause();
+      build(Math.min(stack.count + step, stack.order.length));
+    }, 60);
+  }
+
+  function pause() {
+    clearInterval(playing);
+    playing = 0;
+    const button = root.querySelector("#hl-play");
+    if (button) button.textContent = "▶";
+  }
+
   for (const frame of root.querySelectorAll(".hl-frame")) {
     frame.onpointermove = event => {
       const {left, top, width, height} = frame.getBoundingClientRect();
