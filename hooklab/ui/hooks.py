@@ -64,6 +64,8 @@ def view(labs, request) -> dict:
         "gradients": [pack(np.abs(gradient).sum(0)) for gradient in (run.gradient_before, run.gradient_after)],
         "events": [_event(event, edits) for event in run.events],
         "live": [registered * left // (left + 1), registered, run.hooks_after],
+        "actions": {name: [row.hooks, row.takes, row.low, row.high] for name, row in ACTIONS.items()},
+        "most": MOST_EDITS,
         "places": [{"name": name, "type": kind, "channels": channels} for name, (kind, channels) in shown.items()],
     }
     return {**answer, "notes": [*answer["notes"], *notes], "hooks": found}

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
-from hooklab.ui import api, browse, classes, evidence, features, gradcam, lessons, upload
+from hooklab.ui import api, browse, classes, evidence, features, gradcam, hooks, lessons, upload
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
 from hooklab.ui.service import Service
@@ -27,6 +27,7 @@ VIEWS = {
     "upload": upload.view,
     "download": gradcam.download,
     **browse.VIEWS,
+    **hooks.VIEWS,
     **lessons.VIEWS,
     **api.VIEWS,
 }

@@ -10,7 +10,7 @@ const whole = (low, high) => value => Number.isInteger(value) && value >= low &&
 const anything = () => true;
 const className = (value, app, state) => value === null || app.start.models[state.model].classes.includes(value);
 
-export const TABS = ["gradcam", "features", "classes", "evidence", "lessons", "browse"];
+export const TABS = ["gradcam", "features", "classes", "evidence", "hooks", "lessons", "browse"];
 
 export const STATE = {
   index: {start: 1218, valid: anything, asks: true},
@@ -32,6 +32,12 @@ export const STATE = {
   // classes
   show: {start: "classes", valid: oneOf("classes", "difference", "layers", "methods"), asks: true},
   other: {start: null, valid: className, asks: true},
+  // hooks
+  edits: {start: null, valid: value => value === null || typeof value === "string", asks: true},
+  watch: {start: "layer", valid: oneOf("none", "layer", "all"), asks: true},
+  left: {start: 0, valid: whole(0, 9), asks: true},
+  forget: {start: false, valid: oneOf(true, false)},
+  result: {start: "run", valid: oneOf("run", "channels")},
   // lessons
   lesson: {start: "a", valid: oneOf(..."abcdefghij"), asks: true},
   numbers: {start: null, valid: value => value === null || typeof value === "string", asks: true},
