@@ -41,7 +41,7 @@ class Images:
         columns = shifts[:, 1:] + torch.where(flips[:, None], steps.flip(0), steps)
         images = self.normalized(self.padded[indices[:, None, None], rows[:, :, None], columns[:, None, :]])
         inside = (steps >= corners[..., None]) & (steps < corners[..., None] + cutout)  # (N, 2, H or W)
-        return images.masked_fill((inside[:, 0, :, None] & inside[:, 1, None, :])[:, None], 0.0)
+        return images.masked_fill_((inside[:, 0, :, None] & inside[:, 1, None, :])[:, None], 0.0)
 
     def epoch(
         self, epoch: int, seed: int, batch_size: int, cutout: int, rank: int = 0, size: int = 1

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import cards, data, models
+from . import cards, checkpoints, data, models
 from .batches import Images
 from .progress import Progress
 from .recipes import CHOICE, RECIPES, Recipe, learning_rate, make_optimizer
@@ -86,13 +86,12 @@ def train(
     state_path: Path,
     resume: bool = False,
     team: Team = Team(),
-    stop_after: int | None = None,
     show: bool = True,
 ) -> tuple[nn.Module, list[dict]]:
     """Train `model` in place -> (the averaged network, one row of loss and accuracy an epoch).
 
     The state is written to `state_path` after every epoch, first under another name, so that it is always whole;
-    `resume=True` goes on from there. `stop_after` ends early after that many epochs, as an interruption would.
+    `resume=True` goes on from there.
     """
     device, steps = train_set.labels.device, math.ceil(len(train_set) / recipe.batch_size)
     mixed = has_fast_bfloat16(device)
@@ -100,9 +99,7 @@ def train(
     average, optimizer = copy.deepcopy(model), make_optimizer(model, recipe)
     rows, settings = [], {"recipe": asdict(recipe), "seed": seed, "images": len(train_set)}
     if resume:
-        if not state_path.exists():
-            raise ValueError(f"nothing to resume: no {state_path}; leave --resume out to begin")
-        state = torch.load(state_path, map_location=device, weights_only=True)
+        state = checkpoints.read(state_path)
         check_resumable(state, recipe, settings, steps, state_path)
         model.load_state_dict(state["model"])
         average.load_state_dict(state["average"])
@@ -111,7 +108,7 @@ def train(
     wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False) if team.size > 1 else model
 
     progress = Progress(recipe.epochs, len(rows), steps, show and team.leads)
-    for epoch in range(len(rows), min(recipe.epochs, stop_after or recipe.epochs)):
+    for epoch in range(len(rows), recipe.epochs):
         began, totals = time.monotonic(), torch.zeros(3, device=device)  # of loss, right answers, images
         wrapped.train()
         for step, (images, labels, whole) in enumerate(
@@ -132,6 +129,8 @@ def train(
             if buffer.is_floating_point():  # batch norm's statistics come from each process's own part
                 team.sum(buffer).div_(team.size)
         loss, right, seen = team.sum(totals).tolist()
+        if not math.isfinite(loss):
+            raise ValueError(f"the loss is {loss} in epoch {epoch + 1}: try a learning rate below {recipe.lr}")
         logits = team.sum(cards.logits_of(average, check_set, mixed, team.rank, team.size))
         rows.append(
             {
@@ -151,18 +150,19 @@ def train(
     return average, rows
 
 
-def check_resumable(state: dict, recipe: Recipe, settings: dict, steps: int, path: Path) -> None:
+def check_resumable(state: object, recipe: Recipe, settings: dict, steps: int, path: Path) -> None:
     """ValueError where going on would not give what one uninterrupted run with these settings gives.
 
     The number of epochs may change as long as the learning rate of the epochs that are done stays what it was.
     """
+    if not isinstance(state, dict) or "settings" not in state:
+        raise ValueError(f"{path} is not the state of a training")
     begun = Recipe(**state["settings"]["recipe"])
-    old = {**state["settings"], **asdict(replace(begun, epochs=recipe.epochs))}
-    new = {**settings, **asdict(recipe)}
-    changed = [k for k in new if k != "recipe" and old.get(k) != new[k]]
-    done = len(state["rows"]) * steps
-    if any(learning_rate(begun, step, steps) != learning_rate(recipe, step, steps) for step in range(done)):
-        changed.append("epochs")
+    old, new = {**asdict(begun), **state["settings"]}, {**asdict(recipe), **settings}
+    changed = [k for k in new if k not in ("recipe", "epochs") and old[k] != new[k]]
+    done = range(len(state["rows"]) * steps)
+    if any(learning_rate(begun, step, steps) != learning_rate(recipe, step, steps) for step in done):
+        changed.append("epochs or lr")
     if changed:
         raise ValueError(f"{path} was begun with another {', '.join(changed)}: {state['settings']}")
 
@@ -214,6 +214,8 @@ def main(arguments: list[str] | None = None) -> None:
         start(options)
     except (ValueError, OSError) as error:
         sys.exit(f"hooklab.train: {error}")
+    except KeyboardInterrupt:
+        sys.exit("\nhooklab.train: interrupted; --resume goes on after the last epoch that was finished")
 
 
 def start(options: argparse.Namespace) -> None:
@@ -228,6 +230,8 @@ def start(options: argparse.Namespace) -> None:
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         team = Team(dist.get_rank(), dist.get_world_size())
+    if recipe.batch_size < team.size:
+        raise ValueError(f"batch size {recipe.batch_size}: each of {team.size} processes needs an image of every batch")
     try:
         run(options, recipe, device, team)
     finally:
@@ -237,11 +241,11 @@ def start(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace, recipe: Recipe, device: torch.device, team: Team) -> None:
     """Load the data, train, and write what came out: with a hold-out the curve alone, else everything that ships."""
-    if options.download and team.size > 1 and team.leads:
-        data.load_cifar10(options.data, "train", True)  # one process fetches, the others wait
+    if options.download and os.environ.get("LOCAL_RANK", "0") == "0":
+        data.load_cifar10(options.data, "train", download=True)  # one process of a machine fetches, the others wait
     if team.size > 1:
         dist.barrier()
-    pixels, labels = data.load_cifar10(options.data, "train", options.download)
+    pixels, labels = data.load_cifar10(options.data, "train")
     if options.holdout:
         order = np.random.default_rng(0).permutation(len(labels))
         held, kept = order[: options.holdout], order[options.holdout :]
