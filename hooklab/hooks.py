@@ -189,7 +189,7 @@ class record(Mapping):
             name = place.path if self._calls[index] == 1 else f"{place.path}:{call}"
             note = ""
             if kind == "backward" and not any(inputs):
-                note = f"no input of {place.path} requires a gradient, so PyTorch hands None to the hook"
+                note = f"none of {place.path}'s own arguments is a tensor that requires a gradient: no grad_input"
             found.append(Event(kind, name, call, inputs, outputs, low, mean, high, moment, index, changed, note))
         return tuple(found)
 

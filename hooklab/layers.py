@@ -44,10 +44,10 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
     An input is listed where a function made it, and follows (with `listed` False) where a module did.
     """
     tensors = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
-    rows: list[tuple[str, int, bool, nn.Module, Tensor, str, bool]] = []
+    rows: list[tuple[str, int, bool, nn.Module, Tensor, Any, bool]] = []
     calls: dict[str, int] = {}
     seen: dict[tuple[int, int], tuple] = {}  # (tensor, autograd node) by identity, kept alive so that it is unique
-    made: dict[Any, tuple[int, str, int]] = {}  # autograd node -> when, and by which call of which module
+    made: dict[Any, tuple[str, int]] = {}  # autograd node -> the module, and its call, that returned its tensor
 
     def know(tensor: Tensor) -> bool:
         """Whether this tensor has been met in this state: an in-place operation gives it another node."""
@@ -66,7 +66,7 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
         tensor = first_tensor(output)
         if tensor is not None:
             know(tensor)
-            made[tensor.grad_fn] = (len(rows), name, calls[name])
+            made[tensor.grad_fn] = (name, calls[name])
             rows.append((name, calls[name], False, module, tensor, tensor.grad_fn, True))
 
     with ExitStack() as stack, torch.inference_mode(False), torch.enable_grad():
@@ -83,27 +83,27 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
         return f"{name}:{call}" if calls[name] > 1 else name
 
     def origin(node: Any) -> tuple[str, str]:
-        """The function that made an input, and the same with the module before it: ("relu", "conv3 after relu")."""
-        functions = []
-        while (
-            node is not None and node not in made and not node.name().endswith("AccumulateGrad") and len(functions) < 4
-        ):
+        """The function that made an input, and what it was made of: ("add", "bn2 and shortcut after add")."""
+        functions, sources = [], []
+        while not sources and node.next_functions and len(functions) < 4:  # a leaf, the picture, has none
             functions.append(_function(node.name()))
             parents = [parent for parent, _ in node.next_functions if parent is not None]
-            node = max(parents, key=lambda parent: made.get(parent, (-1,))[0], default=None)
-        source = full(*made[node][1:]) if node in made else "input"
-        return functions[0], f"{source} after {', '.join(reversed(functions))}"
+            sources = list(dict.fromkeys(full(*made[parent]) for parent in parents if parent in made))
+            node = parents[0] if parents else node
+        if len(sources) > 3:
+            sources = [sources[0], "...", sources[-1]]
+        return functions[0], f"{' and '.join(sources) or 'input'} after {', '.join(reversed(functions))}"
 
     found = []
     for name, call, is_input, module, tensor, node, listed in rows:
         row = full(name, call) + (".input" if is_input else "")
-        type_, label = (type(module).__name__, row)
+        kind, label = type(module).__name__, row
         if is_input:
-            type_, label = origin(node) if listed and node is not None else ("input", f"input of {full(name, call)}")
+            kind, label = origin(node) if listed and node is not None else ("input", f"input of {full(name, call)}")
         shape = tuple(tensor.shape[1:])
         spatial = len(shape) == 3 and shape[1] * shape[2] > 1
         parameters = 0 if is_input else sum(p.numel() for p in module.parameters())
-        found.append(LayerInfo(row, label, type_, shape, parameters, spatial, listed=listed))
+        found.append(LayerInfo(row, label, kind, shape, parameters, spatial, listed=listed))
     return tuple(found)
 
 
