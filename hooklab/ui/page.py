@@ -14,6 +14,7 @@ import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
 from hooklab.ui import api, browse, classes, evidence, features, gradcam, hooks, lessons, upload
+from hooklab.ui.limits import BodyLimit
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
 from hooklab.ui.service import Service
@@ -79,7 +80,7 @@ def build(labs: Mapping[str, Lab], language: str | None = None) -> tuple[gr.Bloc
         "ssr_mode": False,
         "max_file_size": data.MAX_MEGABYTES * 1_000_000,
         "state_session_capacity": 300,
-        "app_kwargs": {"middleware": [Middleware(StaticCache, web=web)], "max_body_size": _BODY_BYTES},
+        "app_kwargs": {"middleware": [Middleware(StaticCache, web=web), Middleware(BodyLimit, limit=_BODY_BYTES)]},
     }
 
 
