@@ -12,6 +12,7 @@ const OPEN = {
   features: () => import("./features.js"),
   classes: () => import("./classes.js"),
   evidence: () => import("./evidence.js"),
+  hooks: () => import("./hooks.js"),
   lessons: () => import("./lessons.js"),
   browse: () => import("./browse.js"),
 };
@@ -183,6 +184,7 @@ class App {
 
   async openTab() {
     const id = this.state.tab, panel = this.root.querySelector("#hl-panel");
+    this.root.setAttribute("aria-busy", "true");
     for (const button of this.root.querySelectorAll(".hl-tabs [role=tab]")) {
       button.setAttribute("aria-selected", button.dataset.tab === id);
       button.tabIndex = button.dataset.tab === id ? 0 : -1;

@@ -25,10 +25,10 @@ export function graph({nodes, edges, size: [w, h], label, hookWord}) {
 }
 
 // What happened, in order: forward down the left side, then, after `turn`, backward up the right side.
-// Items are {kind, title, detail, hint, changed}; kind is forward_pre, forward, module, tensor or backward.
+// Items are {kind, title, tag, detail, numbers, hint, changed, left}; kind is forward_pre, forward, module, tensor or backward.
 export function journey({down, up, turn, downLabel, upLabel}) {
-  const item = (first, {kind, title, tag = "", detail, hint = "", changed = false, left = false}, k) => `
-    <li class="hl-call ${kind}${changed ? " changed" : ""}${left ? " left" : ""}" title="${escapeHtml(hint)}"><i>${first + k}</i><b>${escapeHtml(title)}${tag && ` <em>${escapeHtml(tag)}</em>`}</b><span>${escapeHtml(detail)}</span></li>`;
+  const item = (first, {kind, title, tag = "", detail, numbers = "", hint = "", changed = false, left = false}, k) => `
+    <li class="hl-call ${kind}${changed ? " changed" : ""}${left ? " left" : ""}" title="${escapeHtml(hint)}"><i>${first + k}</i><b>${escapeHtml(title)}${tag && ` <em>${escapeHtml(tag)}</em>`}</b><span>${escapeHtml(detail)}</span>${numbers && `<span>${escapeHtml(numbers)}</span>`}</li>`;
   return `<div class="hl-journey">
     <div class="hl-down"><p>${escapeHtml(downLabel)}</p><ol>${down.map((row, k) => item(1, row, k)).join("")}</ol></div>
     <div class="hl-up"><p>${escapeHtml(upLabel)}</p><ol start="${down.length + 1}">${up.map((row, k) => item(down.length + 1, row, k)).join("")}</ol></div>

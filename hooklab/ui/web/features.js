@@ -1,4 +1,5 @@
 // What does the layer see? Every channel in one picture; a click enlarges one and says what it adds to the map.
+import {silenced} from "./edits.js";
 import {colorize, heat, nearest, paint, range, unpack} from "./stage.js";
 import {mountTools} from "./tools.js";
 import {short, percent} from "./words.js";
@@ -13,12 +14,13 @@ export function mount(root, app) {
       <div class="hl-card hl-channel" id="hl-channel">
         <div class="hl-two"><figure><div class="hl-frame"><canvas role="img" id="hl-big"></canvas></div><figcaption><b></b></figcaption></figure>
         <figure><div class="hl-frame"><canvas role="img" id="hl-on"></canvas></div><figcaption><b>${t("channel.overlay")}</b></figcaption></figure></div>
-        <dl id="hl-facts"></dl><div id="hl-actions" class="hl-row"></div>
+        <dl id="hl-facts"></dl><div id="hl-actions" class="hl-row"><button id="hl-silence">${t("hooks.silence")}</button></div>
       </div>
     </div>
     <div class="hl-tools"></div>`;
   const tools = mountTools(root.querySelector(".hl-tools"), app, ["legend", "order", "scale", "colors", "opacity", "smooth"]);
-  const sheet = root.querySelector(".hl-sheet");
+  const sheet = root.querySelector(".hl-sheet"), silence = root.querySelector("#hl-silence");
+  silence.onclick = () => app.set({tab: "hooks", edits: silenced(app.state.edits, answer.layer, Number(silence.dataset.channel)), left: 0, result: "run"});
   sheet.onclick = event => {
     const tile = event.target.closest("[data-channel]");
     if (tile) app.set({channel: Number(tile.dataset.channel)}, {replace: true});
@@ -81,6 +83,7 @@ export function mount(root, app) {
     paint(on, colorize(big, side, side, app.table, {pixels: app.pixels, size: answer.size, opacity}));
     canvas.setAttribute("aria-label", t.plain("alt.channel", {k: s.k, low: short(s.low), high: short(s.high)}));
     on.setAttribute("aria-label", t.plain("alt.channel.overlay", {k: s.k}));
+    silence.dataset.channel = s.k;
     root.querySelector("#hl-channel figcaption b").textContent = t.plain("channel.name", {k: s.k});
     const rows = [["range", `${short(s.low)} … ${short(s.high)}`], ["mean", short(s.mean)], ["sparsity", percent(s.zero)]];
     if (s.weight !== null) rows.push(["weight", short(s.weight)], ["contribution", short(s.contribution)]);

@@ -33,12 +33,6 @@ export function mount(root, app) {
           <ol class="hl-edits" id="hl-edits"></ol>
           <label class="hl-line">${t("hooks.watch")} <select id="hl-watch">${["none", "layer", "all"].map(value => option(value, t(`hooks.watch.${value}`))).join("")}</select></label>
         </div>
-        <div class="hl-card hl-live">
-          <h2>${t("hooks.live")}</h2>
-          <p id="hl-live" aria-live="polite"></p><div id="hl-growth" role="img"></div>
-          <label class="hl-line" title="${t("hooks.forget.hint")}"><input type="checkbox" id="hl-forget"> ${t("hooks.forget")}</label>
-          <div class="hl-row"><button type="button" id="hl-again">${t("hooks.again")}</button><button type="button" id="hl-restart" hidden>${t("hooks.restart")}</button></div>
-        </div>
       </div>
       <div class="hl-card hl-outcome">
         <div class="hl-switch" role="tablist" aria-label="${t("hooks.result")}">${["run", "channels"].map(id => `<button role="tab" data-result="${id}">${t(`hooks.result.${id}`)}</button>`).join("")}</div>
@@ -49,7 +43,14 @@ export function mount(root, app) {
         </div>
         <div id="hl-effects" hidden></div>
       </div>
-      <div class="hl-card hl-timeline"><h2>${t("hooks.timeline")}</h2><p class="hl-soft" id="hl-timeline-hint"></p><div class="hl-scroll" id="hl-calls" tabindex="0" role="region" aria-label="${t("hooks.timeline")}"></div></div>
+      <div class="hl-right">
+        <div class="hl-card hl-live">
+          <h2>${t("hooks.live")}</h2><p id="hl-live" aria-live="polite" title="${t("hooks.live.hint")}"></p><div id="hl-growth" role="img"></div>
+          <label class="hl-line" title="${t("hooks.forget.hint")}"><input type="checkbox" id="hl-forget"> ${t("hooks.forget")}</label>
+          <span class="hl-space"></span><button type="button" id="hl-restart" hidden>${t("hooks.restart")}</button><button type="button" id="hl-again">${t("hooks.again")}</button>
+        </div>
+        <div class="hl-card hl-timeline"><h2>${t("hooks.timeline")}</h2><p class="hl-soft" id="hl-timeline-hint"></p><div class="hl-scroll" id="hl-calls" tabindex="0" role="region" aria-label="${t("hooks.timeline")}"></div></div>
+      </div>
     </div>`;
   const find = selector => root.querySelector(selector), form = find("#hl-form"), field = form.elements;
   const channels = mountChannels(find("#hl-effects"), app, channel => app.set({edits: silenced(app.state.edits, answer.layer, channel), left: 0, result: "run"}));
@@ -166,10 +167,12 @@ export function mount(root, app) {
   }
 
   function status({problem, effect, index}) {
-    if (problem) return `<span class="bad">${t(`error.${problem[0]}`, {...problem[1], field: t.plain(`action.${problem[1].field}`, {}, problem[1].field)})}</span>`;
+    if (problem) return `<span class="bad">${t(`error.${problem[0]}`, {...problem[1], field: fieldName(problem[1].field)})}</span>`;
     if (index === undefined) return t("effect.off");
     return effect === "" ? `<span class="good">${t("effect.changed")}</span>` : t(`effect.${effect}`);
   }
+
+  const fieldName = name => t.plain(`field.${name}`, {}, t.plain(`action.${name}`, {}, name));
 
   function listEdits() {
     list.innerHTML = edits.map((edit, k) => {
@@ -212,15 +215,15 @@ export function mount(root, app) {
       row.className = k === answer.target ? "target" : "";
       first.style.width = `${100 * value}%`;
       second.style.width = `${100 * q[k]}%`;
-      row.children[2].textContent = `${percent(value)} → ${percent(q[k])}`;
-      row.children[3].textContent = `${found.before[k].toFixed(2)} → ${found.after[k].toFixed(2)}`.replaceAll("-", "−");
+      row.children[2].innerHTML = pair(percent(value), percent(q[k]));
+      row.children[3].innerHTML = pair(fixed(found.before[k]), fixed(found.after[k]));
     });
     find("#hl-say").innerHTML = sentence(p, q);
   }
 
   function sentence(p, q) {
     const k = answer.target, calls = found.events.length;
-    const values = {target: app.className(k), calls, p: percent(p[k]), q: percent(q[k]), a: found.before[k].toFixed(2), b: found.after[k].toFixed(2)};
+    const values = {target: app.className(k), calls, p: percent(p[k]), q: percent(q[k]), a: fixed(found.before[k]), b: fixed(found.after[k])};
     const [old, now] = [argmax(p), argmax(q)], [before, after] = found.gradients.map(total);
     const say = [t("hooks.say.calls", values)];
     if (found.before.some((v, k) => v !== found.after[k])) say.push(t("hooks.say.changed", values), old === now ? t("hooks.say.same", {class: app.className(now)}) : t("hooks.say.other", {old: app.className(old), class: app.className(now)}));
@@ -248,18 +251,17 @@ export function mount(root, app) {
     const size = shape => shape ? shape.join("×") : "None";
     const item = event => {
       const shape = event.kind === "forward_pre" ? event.inputs[0] : event.kind === "backward" && !event.none ? event.inputs.find(Boolean) : event.outputs[0];
-      const numbers = event.numbers[0] === null ? "" : event.numbers.map(short).join(" / ");
-      const detail = `${size(shape)} · ${numbers} · ${event.milliseconds.toFixed(1)} ms`;
+      const numbers = event.numbers[0] === null ? "" : event.numbers.map(value => two(value)).join(" / ");
+      const detail = `${size(shape)} · ${event.milliseconds.toFixed(1)} ms`;
       const notes = [event.none && "event.none", event.changed && "event.changed"].filter(Boolean).map(key => t.plain(key));
       if (event.set < left) notes.push(t.plain("event.left", {run: event.set + 1}));
-      return {kind: event.kind, title: event.layer, tag: t.plain(`order.${event.kind}`), detail, changed: event.changed, left: event.set < left,
+      return {kind: event.kind, title: event.layer, tag: t.plain(`order.${event.kind}`), detail, numbers, changed: event.changed, left: event.set < left,
         hint: [t.plain("event.hint", {kind: t.plain(`order.${event.kind}`), layer: event.layer, inputs: event.inputs.map(size).join(", ") || "–", outputs: event.outputs.map(size).join(", ") || "–", low: numbers && short(event.numbers[0]), mean: numbers && short(event.numbers[1]), high: numbers && short(event.numbers[2]), ms: event.milliseconds.toFixed(2)}), ...notes].join(" ")};
     };
     const forward = event => event.kind === "forward_pre" || event.kind === "forward";
-    scroll.classList.toggle("dense", events.length > 16);
     scroll.innerHTML = events.length ? journey({
       down: events.filter(forward).map(item), up: events.filter(event => !forward(event)).map(item),
-      turn: t("hooks.turn", {target: app.className(answer.target), logit: found.after[answer.target].toFixed(2)}), downLabel: t.plain("order.down"), upLabel: t.plain("order.up"),
+      turn: t("hooks.turn", {target: app.className(answer.target), logit: fixed(found.after[answer.target])}), downLabel: t.plain("order.down"), upLabel: t.plain("order.up"),
     }) : `<p class="hl-soft">${t("hooks.quiet")}</p>`;
     scroll.scrollTop = top;
     find("#hl-timeline-hint").innerHTML = events.length ? t("hooks.timeline.hint") : "";
@@ -273,9 +275,9 @@ export function mount(root, app) {
     found = {...answer.hooks, actions: Object.fromEntries(Object.entries(answer.hooks.actions).map(([name, [hooks, takes, low, high]]) => [name, {hooks, takes, low, high}]))};
     edits = parse(app.state.edits);
     if (editing !== null && editing >= edits.length) editing = null;
-    if (listed !== answer.model) {
-      listed = answer.model;
-      const chosen = layerPlace(answer.layer);
+    const there = `${answer.model} ${answer.layer}`, chosen = layerPlace(answer.layer);
+    if (listed !== there && editing === null) { // the form follows the page's layer
+      listed = there;
       field.layer.innerHTML = found.places.map(({name, type}) => option(name, app.escape(`${name} · ${type}`))).join("");
       field.layer.value = chosen.layer;
       field.hook.value = chosen.hook;
@@ -298,6 +300,7 @@ export function mount(root, app) {
       tab.setAttribute("aria-selected", tab.dataset.result === result);
       tab.tabIndex = tab.dataset.result === result ? 0 : -1;
     }
+    root.querySelector(".hl-hooks").classList.toggle("channels", result === "channels");
     find("#hl-run").hidden = result !== "run";
     find("#hl-effects").hidden = result !== "channels";
     find("#hl-forget").checked = app.state.forget;
@@ -309,6 +312,9 @@ export function mount(root, app) {
   return {show, display, request: () => ({edits: parse(app.state.edits), watch: app.state.watch, left: app.state.left})};
 }
 
+const fixed = value => value.toFixed(2).replace("-", "−");
+const two = value => short(Number(value.toPrecision(2)));
+const pair = (before, after) => before === after ? before : `${before} → <b>${after}</b>`;
 const argmax = values => values.indexOf(Math.max(...values));
 const total = packed => unpack(packed).values.reduce((sum, value) => sum + value, 0);
 
