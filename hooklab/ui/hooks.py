@@ -1,5 +1,6 @@
 """Hooks: what the learner attaches to the network in front of them, when each hook fires, and what it does."""
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -47,7 +48,9 @@ def view(labs, request) -> dict:
     try:
         run = lab.run(question.image, edits * (left + 1), layer, answer["target"])
     except ValueError as error:  # every edit was checked: what is left is what they made of the numbers
-        raise Refusal("run", str(error), message=str(error)) from error
+        raise Refusal("run", str(error)) from error
+    if not all(np.isfinite(array).all() for array in (run.gradient_after, run.raw_after) if array is not None):
+        raise Refusal("run", "with these hooks the gradients are not finite: use smaller values")
     for row in rows:
         if "index" in row:  # of the first set: to a second one of the same edits there may be nothing left to change
             row["effect"] = run.effects[row["index"]].code
@@ -79,11 +82,15 @@ def _event(event, edits: list[Edit]) -> dict:
         "set": event.edit // len(edits),
         "inputs": [None if shape is None else list(shape) for shape in event.inputs],
         "outputs": [None if shape is None else list(shape) for shape in event.outputs],
-        "numbers": [event.minimum, event.mean, event.maximum],
+        "numbers": [_finite(value) for value in (event.minimum, event.mean, event.maximum)],
         "milliseconds": round(event.milliseconds, 3),
         "changed": event.changed,
         "none": bool(event.note),  # there was no grad_input
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None  # JSON knows no infinity
 
 
 def _or_note(notes: list, check, default):

@@ -251,13 +251,14 @@ export function mount(root, app) {
     const size = shape => shape ? shape.join("×") : "None";
     const item = event => {
       const shape = event.kind === "forward_pre" ? event.inputs[0] : event.kind === "backward" && !event.none ? event.inputs.find(Boolean) : event.outputs[0];
-      const numbers = event.numbers[0] === null ? "" : event.numbers.map(value => two(value)).join(" / ");
+      const numbers = event.numbers.map(value => value === null ? "–" : two(value)).join(" / ");
       const detail = `${size(shape)} · ${event.milliseconds.toFixed(1)} ms`;
       const notes = [event.none && "event.none", event.changed && "event.changed"].filter(Boolean).map(key => t.plain(key));
       if (event.set < left) notes.push(t.plain("event.left", {run: event.set + 1}));
       return {kind: event.kind, title: event.layer, tag: t.plain(`order.${event.kind}`), detail, numbers, changed: event.changed, left: event.set < left,
-        hint: [t.plain("event.hint", {kind: t.plain(`order.${event.kind}`), layer: event.layer, inputs: event.inputs.map(size).join(", ") || "–", outputs: event.outputs.map(size).join(", ") || "–", low: numbers && short(event.numbers[0]), mean: numbers && short(event.numbers[1]), high: numbers && short(event.numbers[2]), ms: event.milliseconds.toFixed(2)}), ...notes].join(" ")};
+        hint: [t.plain("event.hint", {kind: t.plain(`order.${event.kind}`), layer: event.layer, inputs: event.inputs.map(size).join(", ") || "–", outputs: event.outputs.map(size).join(", ") || "–", low: said(event.numbers[0]), mean: said(event.numbers[1]), high: said(event.numbers[2]), ms: event.milliseconds.toFixed(2)}), ...notes].join(" ")};
     };
+    const said = value => value === null ? "–" : short(value);
     const forward = event => event.kind === "forward_pre" || event.kind === "forward";
     scroll.innerHTML = events.length ? journey({
       down: events.filter(forward).map(item), up: events.filter(event => !forward(event)).map(item),
