@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import inspect
 import math
 import os
 import shlex
@@ -77,6 +78,13 @@ def toward(average: nn.Module, model: nn.Module, share: float) -> None:
             mean.copy_(now)
 
 
+def distribute(model: nn.Module) -> nn.Module:
+    """DistributedDataParallel that averages gradients alone; batch norm's statistics we average once an epoch."""
+    wrapper = nn.parallel.DistributedDataParallel
+    newer = "forward_sync_buffers" in inspect.signature(wrapper).parameters  # its name in newer torch
+    return wrapper(model, **{"forward_sync_buffers" if newer else "broadcast_buffers": False})
+
+
 def train(
     model: nn.Module,
     train_set: Images,
@@ -105,7 +113,7 @@ def train(
         average.load_state_dict(state["average"])
         optimizer.load_state_dict(state["optimizer"])
         rows = state["rows"]
-    wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False) if team.size > 1 else model
+    wrapped = distribute(model) if team.size > 1 else model
 
     progress = Progress(recipe.epochs, len(rows), steps, show and team.leads)
     for epoch in range(len(rows), recipe.epochs):
