@@ -33,13 +33,13 @@ def view(labs, request) -> dict:
     maps = question.lab.explain_classes(question.image, question.layer, question.method)
     if show == "classes":
         return {**answer, "tiles": [_tile(k, raw, answer["size"]) for k, raw in enumerate(maps)]}
-    other, chosen = _other(question, request, answer), answer["target"]
+    other, chosen = other_class(question, request, answer), answer["target"]
     between = question.lab.difference(question.image, chosen, other, question.layer, question.method).raw
     tiles = {"target": maps[chosen], "other": maps[other], "difference": between}
     return {**answer, "other": other, "tiles": [_tile(name, raw, answer["size"]) for name, raw in tiles.items()]}
 
 
-def _other(question, request, answer) -> int:
+def other_class(question, request, answer) -> int:
     """The class to compare with: the one that was asked for, or the most probable one besides the target."""
     wanted = request.get("other")
     if wanted is not None and wanted != "":

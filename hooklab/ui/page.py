@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
-from hooklab.ui import api, browse, classes, evidence, features, gradcam, hooks, lessons, upload
+from hooklab.ui import api, browse, classes, code, evidence, features, gradcam, hooks, lessons, upload
 from hooklab.ui.limits import BodyLimit
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
@@ -25,6 +25,7 @@ VIEWS = {
     "features": features.view,
     "classes": classes.view,
     **evidence.VIEWS,
+    "code": code.view,
     "upload": upload.view,
     "download": gradcam.download,
     **browse.VIEWS,

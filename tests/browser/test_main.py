@@ -81,9 +81,8 @@ def test_a_class_and_a_layer_change_the_map(page, visit, settle):
     page.select_option("#hl-layer", "fc1")
     settle(page)
     assert "has no map" in page.inner_text("#hl-say")
-    page.go_back()
-    settle(page)
-    assert page.evaluate(ANSWER)["layer"] == "conv2"  # the browser's back button
+    page.go_back()  # the browser's own button
+    page.wait_for_function("() => hooklab.answer.layer === 'conv2'")
 
 
 def test_P2_models_and_layers_back_and_forth(page, visit, settle):

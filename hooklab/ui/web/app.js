@@ -2,6 +2,7 @@
 import {fromBase64, paint, picture} from "./stage.js";
 import {openQr} from "./qr.js";
 import {mountRail} from "./rail.js";
+import {showScript} from "./script.js";
 import {mountStrip} from "./strip.js";
 import {addressOf, readAddress, startState, STATE, TABS} from "./state.js";
 import {escapeHtml, makeTranslate} from "./words.js";
@@ -149,6 +150,8 @@ class App {
     this.root.innerHTML = `
       <header class="hl-header">
         <h1>hooklab</h1><p>${t("tagline")}</p><span class="hl-space"></span>
+        <button class="hl-chip" id="hl-code">${t("code.show")}</button>
+        <button class="hl-chip" id="hl-present" title="${t("present.hint")}">${t("present")}</button>
         <button class="hl-chip" id="hl-language" lang="${this.lang === "zh" ? "en" : "zh"}">${t("language.other")}</button>
         <button class="hl-chip" id="hl-theme" aria-label="${t("theme")}" title="${t("theme")}">◐</button>
         <button class="hl-chip" id="hl-qr" title="${t("qr.title")}">${t("qr")}</button>
@@ -168,6 +171,8 @@ class App {
     this.root.querySelector("#hl-note button").onclick = () => this.tell("");
     this.root.querySelector("#hl-language").onclick = () => this.set({lang: this.lang === "zh" ? "en" : "zh"});
     this.root.querySelector("#hl-theme").onclick = () => document.body.classList.toggle("dark");
+    this.root.querySelector("#hl-code").onclick = () => showScript(this);
+    this.root.querySelector("#hl-present").onclick = () => this.set({present: true});
     this.root.querySelector("#hl-qr").onclick = () => openQr(this);
     this.root.querySelector("#hl-copy").onclick = event => this.copy(location.href, event.currentTarget);
     const tablist = this.root.querySelector(".hl-tabs");
@@ -190,6 +195,7 @@ class App {
       button.tabIndex = button.dataset.tab === id ? 0 : -1;
     }
     panel.setAttribute("aria-labelledby", `hl-tab-${id}`);
+    this.root.querySelector("#hl-code").disabled = !["gradcam", "features", "classes", "evidence", "hooks"].includes(id);
     const module = await OPEN[id]();
     if (id !== this.state.tab) return; // another tab was opened meanwhile
     panel.innerHTML = "";

@@ -39,7 +39,7 @@ export function mount(root, app) {
     app.paintInput(canvas("input"));
     canvas("input").setAttribute("aria-label", answer.index === null ? t.plain("alt.own") : t.plain("alt.input", {index: answer.index, class: app.className(answer.label)}));
     caption("input").textContent = `${answer.size[1]} × ${answer.size[0]}`;
-    caption("heatmap").textContent = map ? t.plain("panel.grid", {w: map.shape[1], h: map.shape[0]}) : "";
+    caption("heatmap").textContent = map ? t.plain("panel.grid", {w: map.shape[1], h: map.shape[0], low: short(map.low), high: short(map.high)}) : "";
     probe(null);
     stopBuilding();
     display();
@@ -144,7 +144,7 @@ export function mount(root, app) {
 
   function play() {
     if (stack.count >= stack.order.length) build(0);
-    root.querySelector("#hl-play").textContent = "⏸";
+    root.querySelector("#hl-play").textContent = "❚❚";
     const step = Math.max(1, Math.round(stack.order.length / 128));
     playing = setInterval(() => {
       if (!stack || !root.isConnected || stack.count >= stack.order.length) return pause();
@@ -185,6 +185,6 @@ export function sentence(app, answer) {
   if (target !== predicted) say.push(t("say.target", values));
   if (!map) say.push(t("say.nomap", {...values, shape: app.model.layers.find(row => row.name === answer.layer)?.shape.join(" × ")}));
   else if (map.blank) say.push(t("say.blank", {...values, low: short(map.low), high: short(map.high)}));
-  else say.push(t(map.places.length ? "say.where" : "say.spread", {...values, place: placeWords(app, map), share: percent(map.share), area: percent(map.above_half)}), t("say.range", {low: short(map.low), high: short(map.high)}));
+  else say.push(t(map.places.length ? "say.where" : "say.spread", {...values, place: placeWords(app, map), share: percent(map.share), area: percent(map.above_half)}));
   return say.join(" ");
 }

@@ -34,7 +34,7 @@ export function mountRail(root, app) {
       <div class="hl-examples" role="group" aria-label="${t("image.examples")}">${Object.keys(start.examples).map(index => `<button data-example="${index}" aria-label="${t("image.example", {index})}" title="${index}"><canvas></canvas></button>`).join("")}</div>
     </div>
     <div class="hl-card">
-      <label class="hl-field"><span>${t("model")}</span><select id="hl-model">${Object.entries(start.models).map(([name, model]) => `<option value="${name}">${model.title}${model.card.accuracy ? ` · ${t("accuracy", {p: percent(model.card.accuracy)})}` : ""}</option>`).join("")}</select></label>
+      <label class="hl-field"><span>${t("model")}</span><select id="hl-model">${Object.entries(start.models).map(([name, model]) => `<option value="${name}" title="${model.card.accuracy ? t("accuracy", {p: percent(model.card.accuracy)}) : ""}">${app.escape(model.title)}${model.card.accuracy ? ` · ${percent(model.card.accuracy)}` : ""}</option>`).join("")}</select></label>
       <label class="hl-field"><span>${t("layer")}</span><select id="hl-layer"></select></label>
       <p class="hl-soft" id="hl-ask">${t("classes.hint")}</p>
       <div class="hl-classes" role="group" aria-label="${t("classes")}">${app.model.classes.map((_, k) => `

@@ -1,7 +1,16 @@
 // The current view as one HTML file that opens without a server: this very page, with the answers it would ask for.
 import {toBase64} from "./stage.js";
 
-const MODULES = ["app.js", "features.js", "gradcam.js", "rail.js", "save.js", "stage.js", "state.js", "strip.js", "tools.js", "words.js"];
+// The text of app.js, of the two tabs that a file holds, and of all that they import.
+async function modules(app, names = ["app.js", "gradcam.js", "features.js"], found = {}) {
+  for (const name of names) {
+    if (name in found) continue;
+    found[name] = ""; // before its imports are followed: modules may import each other
+    found[name] = await fetch(app.files + name).then(reply => reply.text());
+    await modules(app, [...found[name].matchAll(/from "\.\/([\w.-]+)"/g)].map(match => match[1]), found);
+  }
+  return found;
+}
 
 export async function saveView(app) {
   try {
@@ -10,10 +19,9 @@ export async function saveView(app) {
     // Grad-CAM for each class, since a map is small; the layer's channels for the chosen class.
     for (const target of targets) saved[`gradcam|${target}`] = await app.ask({...asked, view: "gradcam", target});
     saved[`features|${asked.target}`] = await app.ask({...asked, view: "features"});
-    const texts = await Promise.all(["style.css", ...MODULES].map(name => fetch(app.files + name).then(reply => reply.text())));
-    const [style, ...modules] = texts, own = app.start.models[app.state.model];
+    const style = await fetch(app.files + "style.css").then(reply => reply.text()), own = app.start.models[app.state.model];
     const start = {...app.start, index: app.answer.index, language: app.lang, examples: {}, models: {[app.state.model]: {...own, card: {accuracy: own.card.accuracy}}}};
-    const imports = Object.fromEntries(MODULES.map((name, k) => [`hooklab/${name}`, `data:text/javascript;base64,${base64(bare(modules[k]))}`]));
+    const imports = Object.fromEntries(Object.entries(await modules(app)).map(([name, text]) => [`hooklab/${name}`, `data:text/javascript;base64,${base64(bare(text))}`]));
     const boot = `
       import {mount} from "hooklab/app.js";
       const saved = JSON.parse(document.getElementById("saved").textContent);
