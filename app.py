@@ -3,6 +3,7 @@
 import argparse
 import socket
 import sys
+from importlib.util import find_spec
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -27,6 +28,11 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--share", action="store_true", help="also make a public link through Gradio's servers")
     parser.add_argument(
+        "--mcp",
+        action="store_true",
+        help='also offer the endpoints as tools over MCP (needs pip install "gradio[mcp]")',
+    )
+    parser.add_argument(
         "--lang", choices=("en", "zh"), default=None, help="language of the page (default: the browser's)"
     )
     return parser.parse_args(argv)
@@ -34,9 +40,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     options = arguments(argv)
-    print(
-        "hooklab: loading PyTorch and Gradio ...", flush=True
-    )  # takes seconds; --help and wrong options answer at once
+    if options.mcp and find_spec("mcp") is None:
+        sys.exit('hooklab: --mcp needs one more package: pip install "gradio[mcp]"')
+    # These two take seconds: --help and wrong options have been answered before.
+    print("hooklab: loading PyTorch and Gradio ...", flush=True)
     from hooklab.ui.page import build, load
 
     try:
@@ -45,6 +52,7 @@ def main(argv: list[str] | None = None) -> None:
             server_name=options.host,
             server_port=options.port,
             share=options.share,
+            mcp_server=options.mcp,
             quiet=True,
             prevent_thread_lock=True,
             **settings,

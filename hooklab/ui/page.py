@@ -119,7 +119,7 @@ def _model(name: str, lab: Lab) -> dict:
     entry = models.REGISTRY.get(name)
     return {
         "title": entry.title if entry else name,
-        "card": models.card(name) if entry else {},
+        "card": models.card(name) if lab.shipped else {},  # a card speaks of the weights that ship
         "device": str(lab.device),
         "classes": list(lab.classes),
         "size": list(lab.inputs.size),
