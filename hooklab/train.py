@@ -63,7 +63,7 @@ def pick_device(name: str = "auto") -> torch.device:
 def has_fast_bfloat16(device: torch.device) -> bool:
     """CUDA since Ampere; of CPUs those with matrix units, on which both networks train about twice as fast."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.cuda.get_device_capability(device)[0] >= 8
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
     return device.type == "cpu" and bool(capabilities.get("amx_bf16"))
 
