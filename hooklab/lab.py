@@ -128,6 +128,21 @@ class Lab(Judge, Engine):
         order = (weights * maps.mean((1, 2))).argsort(descending=True, stable=True)
         return Features(layer, target, read_only(maps), read_only(weights), read_only(order))
 
+    def channel_means(self, pixels: np.ndarray, layers: Sequence[str]) -> np.ndarray:
+        """The mean of every channel of `layers`, one layer after another: uint8 (N, H, W, 3) -> float32 (N, channels).
+
+        Each layer is one with maps, (C, h, w).
+        """
+        batch = self.inputs.batch(pixels)
+        for layer in layers:
+            self._layer(batch[:1], layer, spatial=True)
+        rows = []
+        for part in batch.split(CHUNK):
+            with self._pool.lend() as model, hooks.record(model, layers, gradients=False) as seen:
+                model(part.to(self.device, self._dtype))
+                rows.append(torch.cat([seen[layer].mean((2, 3)) for layer in layers], 1).cpu())
+        return read_only(torch.cat(rows))
+
     def explain_layers(
         self, image: Any, target: int | str | None = None, method: str = "gradcam"
     ) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import reprlib
 
 import numpy as np
 
-from hooklab import data, images
+from hooklab import data, images, unlike
 from hooklab.ui.describe import where
 from hooklab.ui.payload import encode, floats, pack
 from hooklab.ui.question import Question, Refusal, choice, number, resolve
@@ -18,6 +18,7 @@ def common(question: Question) -> dict:
     pixels = lab.prepare(question.image).pixels
     logits = lab.predict(pixels[None])[0]
     exponentials = np.exp(logits - logits.max())
+    probabilities = exponentials / exponentials.sum()
     predicted = int(logits.argmax())
     return {
         "model": question.model,
@@ -28,9 +29,10 @@ def common(question: Question) -> dict:
         "pixels": encode(pixels),
         "size": list(pixels.shape[:2]),
         "logits": floats(logits),
-        "probabilities": floats(exponentials / exponentials.sum()),
+        "probabilities": floats(probabilities),
         "predicted": predicted,
         "target": predicted if question.target is None else question.target,
+        "doubt": unlike.doubt(lab, pixels, float(probabilities.max()), own=question.index is None),
         "notes": [list(note) for note in question.notes],
     }
 

@@ -39,6 +39,7 @@ export function mountRail(root, app) {
       <p class="hl-soft" id="hl-ask">${t("classes.hint")}</p>
       <div class="hl-classes" role="group" aria-label="${t("classes")}">${app.model.classes.map((_, k) => `
         <button class="hl-class" data-class="${k}" aria-pressed="false"><span>${app.className(k)}</span><span class="hl-bar"><i></i></span><span class="hl-number"></span></button>`).join("")}</div>
+      <p id="hl-doubt" class="hl-doubt" title="${t("doubt.hint")}" hidden></p>
     </div>`;
   const find = selector => root.querySelector(selector);
   const index = find("#hl-index");
@@ -140,6 +141,11 @@ export function mountRail(root, app) {
     index.value = answer.index ?? "";
     const right = label === predicted;
     find("#hl-truth").innerHTML = mine ? "" : t(right ? "truth.right" : "truth.wrong", {class: app.className(label)});
+    const doubt = answer.doubt ?? {}, doubts = [];
+    if (doubt.unlike) doubts.push(t("doubt.unlike", {p: percent(doubt.nearer)}));
+    if (doubt.unsure) doubts.push(t("doubt.unsure", {model: app.model.title, below: percent(doubt.below), right: percent(doubt.right)}));
+    find("#hl-doubt").innerHTML = doubts.join(" ");
+    find("#hl-doubt").hidden = !doubts.length;
     const preview = find("#hl-preview");
     preview.hidden = !mine || !upload;
     preview.parentElement.classList.toggle("has", !preview.hidden);
