@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import difflib
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .edits import Edit
-from .nested import each_tensor, first_tensor, shapes, with_first
+from .events import CALLS, Event, Timeline, shielded
+from .nested import first_tensor, with_first
 
 
 def nearest(name: object, known: Iterable[str], count: int = 3) -> str:
@@ -67,28 +67,6 @@ def count(model: nn.Module) -> int:
     return sum(len(getattr(module, kind, ())) for module in model.modules() for kind in kinds)
 
 
-@dataclass(frozen=True)
-class Event:
-    """One call of one hook. Shapes include the batch; the statistics are of what the hook passed on.
-
-    For "forward_pre" they are of the module's input, for "forward" of its output, for "tensor" of the gradient of its
-    output, for "backward" of grad_input (`inputs`), or of grad_output (`outputs`) where no input has a gradient.
-    """
-
-    kind: str
-    layer: str
-    call: int  # 1 for the module's first call
-    inputs: tuple[tuple[int, ...] | None, ...]
-    outputs: tuple[tuple[int, ...] | None, ...]
-    minimum: float | None
-    mean: float | None
-    maximum: float | None
-    milliseconds: float  # since the block was entered
-    edit: int  # index in the edits given
-    changed: bool
-    note: str
-
-
 class record(Mapping):
     """`with record(model, layers, edits) as seen:` hooks on entry, removes every hook on exit, whatever happened.
 
@@ -122,17 +100,13 @@ class record(Mapping):
 
     def _clear(self) -> None:
         self._kept: dict[str, Tensor] = {}
-        self._calls: dict[str, int] = dict.fromkeys(self._places, 0)
-        self._events: list[tuple] = []
-        self._fired: dict[int, int] = {}  # edit -> how often its backward hook fired
-        self._calls_before: dict[nn.Module, int] = {}  # shielded module -> calls before this block
+        self._timeline = Timeline(self.edits, [place.path for place in self._edit_places])
         self.live = 0  # hooks registered by this block and not yet removed
 
     def __enter__(self) -> record:
         if self._stack is not None:
             raise RuntimeError("this record is in use already; make another one for a nested block")
         self._clear()
-        self._began = time.perf_counter()
         self._stack = ExitStack()
         try:
             if self._gradients:
@@ -157,7 +131,7 @@ class record(Mapping):
     # -- what was recorded ------------------------------------------------------------------------------------------
 
     def _check(self, name: str) -> None:
-        place, calls = self._places[name], self._calls[name]
+        place, calls = self._places[name], self._timeline.calls.get(name, 0)
         if place.call is None and calls > 1:
             names = ", ".join(place.name(call) for call in range(1, calls + 1))
             raise ValueError(f"layer {name!r}: this module was called {calls} times; name one call: {names}")
@@ -182,16 +156,7 @@ class record(Mapping):
     @property
     def events(self) -> tuple[Event, ...]:
         """Every call of the edits' hooks so far, in the order in which it happened."""
-        found = []
-        for index, kind, call, inputs, outputs, numbers, moment, changed in self._events:
-            place = self._edit_places[index]
-            low, high, mean = (None,) * 3 if numbers is None else (number.item() for number in numbers)
-            name = place.path if self._calls[index] == 1 else f"{place.path}:{call}"
-            note = ""
-            if kind == "backward" and not any(inputs):
-                note = f"none of {place.path}'s own arguments is a tensor that requires a gradient: no grad_input"
-            found.append(Event(kind, name, call, inputs, outputs, low, mean, high, moment, index, changed, note))
-        return tuple(found)
+        return self._timeline.events()
 
     # -- registering ------------------------------------------------------------------------------------------------
 
@@ -209,8 +174,10 @@ class record(Mapping):
                 self._on(place, index, partial(self._watch_gradient, index))
         for index, (edit, place) in pairs:
             if edit.hook == "backward":
-                self._shield(place.module)
-                self._own(place.module.register_full_backward_hook(partial(self._backward, index)))
+                self._stack.enter_context(shielded(place.module))
+                before = place.module.__dict__[CALLS]
+                hook = partial(self._timeline.backward_hook, index, place.call, before)
+                self._own(place.module.register_full_backward_hook(hook))
 
     def _own(self, handle) -> None:
         def remove():
@@ -222,11 +189,12 @@ class record(Mapping):
 
     def _on(self, place: Place, key: str | int, function: Callable[[int, tuple, Any], Any]) -> None:
         """Call `function(call, the module's arguments, value)` for the value at `place`; it returns the new value."""
-        self._calls[key] = 0
+        calls = self._timeline.calls
+        calls[key] = 0
 
         def called(args: tuple, value: Any) -> Any:
-            self._calls[key] += 1
-            return function(self._calls[key], args, value) if place.call in (None, self._calls[key]) else None
+            calls[key] += 1
+            return function(calls[key], args, value) if place.call in (None, calls[key]) else None
 
         def before(module, args, kwargs):
             return called((*args, *kwargs.values()), (args, kwargs))
@@ -239,17 +207,6 @@ class record(Mapping):
 
     # -- the hooks --------------------------------------------------------------------------------------------------
 
-    def _happened(
-        self, index: int, kind: str, call: int, inputs: Any, outputs: Any, tensor: Tensor | None, changed: bool = False
-    ) -> None:
-        numbers = None
-        if tensor is not None and tensor.numel():
-            values = tensor.detach()
-            values = values if values.is_floating_point() else values.float()
-            numbers = (*values.aminmax(), values.mean())  # read later: on an accelerator reading waits
-        moment = (time.perf_counter() - self._began) * 1000
-        self._events.append((index, kind, call, shapes(inputs), shapes(outputs), numbers, moment, changed))
-
     def _change(self, index: int, call: int, args: tuple, value: Any) -> Any:
         edit, place = self.edits[index], self._edit_places[index]
         before = first_tensor(value)
@@ -257,49 +214,18 @@ class record(Mapping):
         changed = after is not before and not torch.equal(after, before)
         is_input = place.input or edit.hook == "forward_pre"
         kind = "forward_pre" if is_input else "forward"
-        self._happened(index, kind, call, args, () if is_input else value, after, changed)
+        self._timeline.add(index, kind, call, args, () if is_input else value, after, changed)
         return None if after is before else with_first(value, lambda _: after)
 
     def _watch_gradient(self, index: int, call: int, args: tuple, value: Any) -> Any:
         def attach(tensor: Tensor) -> Tensor:
             # On a clone: a hook on a view that is then changed through another alias can crash PyTorch.
             hooked = tensor.clone() if tensor.requires_grad else tensor.detach().clone().requires_grad_()
-            self._own(hooked.register_hook(partial(self._gradient, index, call)))
+            self._own(hooked.register_hook(partial(self._timeline.tensor_hook, index, call)))
             return hooked.clone()
 
         tensor = first_tensor(value)
         return with_first(value, attach) if tensor is not None and tensor.is_floating_point() else None
-
-    def _gradient(self, index: int, call: int, gradient: Tensor) -> Tensor | None:
-        edited = self.edits[index](gradient, call)
-        changed = edited is not gradient and not torch.equal(edited, gradient)
-        self._happened(index, "tensor", call, (), gradient, edited, changed)
-        return edited if changed else None
-
-    def _backward(self, index: int, module: nn.Module, grad_input: tuple, grad_output: tuple) -> tuple | None:
-        self._calls[index] = module.__dict__[_CALLS] - self._calls_before[module]
-        fired = self._fired[index] = self._fired.get(index, 0) + 1
-        call = self._calls[index] + 1 - fired  # the last call's gradient comes first
-        if self._edit_places[index].call not in (None, call):
-            return None
-        edited = tuple(g if g is None else self.edits[index](g, call) for g in grad_input)
-        pairs = list(zip(edited, grad_input, strict=True))
-        changed = any(new is not old and not torch.equal(new, old) for new, old in pairs)
-        shown = first_tensor(edited) if first_tensor(edited) is not None else first_tensor(grad_output)
-        self._happened(index, "backward", call, grad_input, grad_output, shown, changed)
-        return edited if changed else None
-
-    def _shield(self, module: nn.Module) -> None:
-        """A full backward hook makes views of what goes in and out, barred to in-place operations: clone them."""
-        if module in self._calls_before:
-            return
-        kind = type(module)
-        if not getattr(kind, "shielded", False):
-            module.__class__ = _shielded(kind)
-            module.__dict__[_CALLS] = 0
-            self._stack.callback(module.__dict__.pop, _CALLS)
-            self._stack.callback(setattr, module, "__class__", kind)
-        self._calls_before[module] = module.__dict__[_CALLS]
 
     def _keep(self, name: str, call: int, args: tuple, value: Any) -> Any:
         def keep(tensor: Tensor) -> Tensor:
@@ -311,24 +237,3 @@ class record(Mapping):
             return kept.clone()
 
         return with_first(value, keep)
-
-
-_CALLS = "_calls_while_shielded"
-
-
-@lru_cache(maxsize=256)
-def _shielded(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass that counts calls and clones what enters `forward` and what leaves the module."""
-
-    class Shielded(kind):
-        shielded = True
-
-        def __call__(self, *args, **kwargs):
-            self.__dict__[_CALLS] += 1
-            return each_tensor(super().__call__(*args, **kwargs), Tensor.clone)
-
-        def forward(self, *args, **kwargs):
-            return super().forward(*each_tensor(args, Tensor.clone), **each_tensor(kwargs, Tensor.clone))
-
-    Shielded.__name__, Shielded.__qualname__ = kind.__name__, kind.__qualname__
-    return Shielded

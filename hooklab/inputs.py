@@ -43,7 +43,8 @@ class Inputs:
             self.std = IMAGENET_STD if std is None else std
         else:
             self.mean, self.std = _normalisation(preprocess) if mean is None or std is None else (mean, std)
-            size = size or tuple(_one(preprocess(Image.new("RGB", (256, 256)))).shape[1:])
+            tried = tuple(_one(preprocess(Image.new("RGB", (256, 256)))).shape[1:])
+            size = tried if size is None else size
         size = SIZE_WITHOUT_A_WORD if size is None else tuple(size)
         whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
         if len(size) != 3 or not whole or size[0] not in (1, 3):

@@ -43,7 +43,6 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
 
     An input is listed where a function made it, and follows (with `listed` False) where a module did.
     """
-    tensors = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
     rows: list[tuple[str, int, bool, nn.Module, Tensor, Any, bool]] = []
     calls: dict[str, int] = {}
     seen: dict[tuple[int, int], tuple] = {}  # (tensor, autograd node) by identity, kept alive so that it is unique
@@ -70,6 +69,7 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
             rows.append((name, calls[name], False, module, tensor, tensor.grad_fn, True))
 
     with ExitStack() as stack, torch.inference_mode(False), torch.enable_grad():
+        tensors = [tensor.detach().clone().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
         for name, module in model.named_modules():
             if name:
                 handle = module.register_forward_pre_hook(partial(before, name), with_kwargs=True)

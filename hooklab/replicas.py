@@ -25,10 +25,10 @@ def replica(model: nn.Module) -> nn.Module:
     too. Raises whatever `copy.deepcopy` raises for a module that holds something that cannot be copied.
     """
     memo: dict = {id(buffer): buffer for buffer in model.buffers()}
-    for parameter in model.parameters():
-        shared = nn.Parameter(parameter.detach(), requires_grad=False)
-        memo[id(parameter)] = shared
-    twin = copy.deepcopy(model, memo)
+    with torch.inference_mode(False):  # what is made in inference mode can never take part in a gradient
+        for parameter in model.parameters():
+            memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        twin = copy.deepcopy(model, memo)
     for original, copied in zip(model.modules(), twin.modules(), strict=True):
         for kind in _HOOKS:  # a bound method's object would have been copied with it
             if getattr(original, kind, None):
