@@ -1,4 +1,4 @@
-"""Write the README's pictures from the running page: docs/page.webp, docs/page.zh-CN.webp and docs/tour.webp (20 seconds).
+"""Write the README's pictures from the running page: docs/page.webp, page.zh-CN.webp and tour.webp (20 seconds).
 
 python app.py --port 7860 &
 python tools/record.py http://127.0.0.1:7860
