@@ -32,9 +32,10 @@ RECIPES = {
 
 
 CHOICE = (  # goes into the model card
-    "Network, optimiser and augmentation follow published recipes, and the number of epochs the time there was; "
-    "no setting was searched for, and none chosen by a score on the test split. That split was measured after every "
-    "epoch for the curve, but the last epoch ships whatever it scores."
+    "Network, optimiser and augmentation follow published recipes; no setting was searched for, and none chosen by "
+    "comparing scores on the test split. The number of epochs follows from the time there was, and was settled while the "
+    "run was on, before its learning rate began to fall. The test split was measured after every epoch for the curve, "
+    "but the last epoch ships whatever it scores."
 )
 
 
