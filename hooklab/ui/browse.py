@@ -40,10 +40,10 @@ def _find(labs: Mapping[str, Lab], model: str, request: Mapping) -> dict:
     if not labs[model].shipped:
         raise Refusal("predictions", f"{model} runs with weights of your own; predictions ship only for ours")
     lab, labels = labs[model], data.test_labels()
-    predicted, probability = _predictions(model)
+    predicted, probability = predictions(model)
     right = predicted == labels
     other = next((name for name in labs if name != model and labs[name].shipped), None)
-    other_predicted, other_probability = _predictions(other or model)
+    other_predicted, other_probability = predictions(other or model)
     other_right = other_predicted == labels
 
     low = number(request.get("low", 0), "low", 0, 1)
@@ -105,7 +105,7 @@ def _find(labs: Mapping[str, Lab], model: str, request: Mapping) -> dict:
 
 
 @functools.cache
-def _predictions(name: str) -> tuple[np.ndarray, np.ndarray]:
+def predictions(name: str) -> tuple[np.ndarray, np.ndarray]:
     return models.predictions(name)
 
 

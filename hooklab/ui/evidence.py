@@ -6,6 +6,7 @@ import binascii
 import numpy as np
 
 from hooklab.erasing import BASELINES
+from hooklab.ui import split
 from hooklab.ui.gradcam import common, layer_info
 from hooklab.ui.payload import encode, floats, pack
 from hooklab.ui.question import Question, Refusal, choice, number, resolve
@@ -114,4 +115,10 @@ def _mask(question: Question, value: object) -> np.ndarray:
     return np.frombuffer(raw, np.uint8).reshape(height, width) > 0
 
 
-VIEWS = {"evidence": view, "evidence.attempt": attempt, "evidence.sanity": sanity, "evidence.stability": stability}
+VIEWS = {
+    "evidence": view,
+    "evidence.attempt": attempt,
+    "evidence.sanity": sanity,
+    "evidence.stability": stability,
+    "evidence.split": split.view,
+}

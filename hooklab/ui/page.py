@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
-from hooklab.ui import api, browse, classes, code, evidence, features, gradcam, hooks, lessons, upload
+from hooklab.ui import api, browse, classes, code, evidence, features, gradcam, hooks, lessons, networks, upload
 from hooklab.ui.limits import BodyLimit
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
@@ -29,6 +29,7 @@ VIEWS = {
     "upload": upload.view,
     "download": gradcam.download,
     **browse.VIEWS,
+    **networks.VIEWS,
     **hooks.VIEWS,
     **lessons.VIEWS,
     **api.VIEWS,

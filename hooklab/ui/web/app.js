@@ -45,8 +45,8 @@ class App {
   get model() { return this.start.models[this.state.model]; }
   get table() { return this.tables[this.state.colors]; }
   className(k) { return this.t(`class.${this.model.classes[k]}`, {}, this.model.classes[k]); }
-  layerLabel(name) {
-    const layer = this.model.layers.find(row => row.name === name);
+  layerLabel(name, model = this.model) {
+    const layer = model.layers.find(row => row.name === name);
     const parts = /^(.+) after (.+)$/.exec(layer?.label ?? name);
     return parts ? this.t("layer.after", {layer: parts[1], function: parts[2]}) : layer?.label ?? name;
   }

@@ -3,7 +3,7 @@ import {colorize, fromBase64, heat, paint, picture, toBase64, unpack} from "./st
 import {mountTools} from "./tools.js";
 import {fixed, percent, short} from "./words.js";
 
-const TESTS = ["erase", "sanity", "stability"], SIDE = 192;
+const TESTS = ["erase", "sanity", "stability", "split"], SIDE = 192;
 
 // The picture that is left, with a line around what was erased: blurred pixels alone are hard to tell from the others.
 function paintErased(canvas, pixels, original, [H, W]) {
@@ -43,6 +43,7 @@ export function mount(root, app) {
     </div>
     <div data-part="sanity"><div class="hl-grid layers"></div><div class="hl-curves"></div></div>
     <div data-part="stability"><div class="hl-three"></div></div>
+    <div data-part="split"><div class="hl-grid classes"></div><h3>${t("split.least")}</h3><div class="hl-least" role="group" aria-label="${t("split.least")}"></div><h3>${t("split.table")}</h3><div class="hl-scroll" tabindex="0" role="region" aria-label="${t("split.table")}"><table class="hl-table-of"></table></div></div>
     <div class="hl-tools" data-display></div>`;
   const tools = mountTools(root.querySelector("[data-display]"), app, ["legend", "colors", "opacity", "smooth"], `
     <label>${t("method")} <select id="hl-method">${Object.entries(app.start.methods).map(([name, title]) => `<option value="${name}">${app.escape(title)}</option>`).join("")}</select></label>`);
@@ -68,18 +69,18 @@ export function mount(root, app) {
     tools.update();
     if (!answer) return;
     const {test, percent: amount, which, baseline} = app.state;
-    for (const name of TESTS) part(name).hidden = name !== test || !answer.evidence;
+    for (const name of TESTS) part(name).hidden = name !== test || (!answer.evidence && test !== "split");
     for (const button of root.querySelectorAll("[data-test]")) button.setAttribute("aria-pressed", button.dataset.test === test);
     find("#hl-intro").innerHTML = t(`intro.${test}`);
     find("[data-display]").hidden = test === "erase";
     tools.legend("0", t.plain("legend.own"));
-    if (!answer.evidence) return void (find("#hl-say").innerHTML = t("say.nomap", {layer: app.layerLabel(answer.layer), shape: app.model.layers.find(row => row.name === answer.layer)?.shape.join(" × ")}));
+    if (!answer.evidence && test !== "split") return void (find("#hl-say").innerHTML = t("say.nomap", {layer: app.layerLabel(answer.layer), shape: app.model.layers.find(row => row.name === answer.layer)?.shape.join(" × ")}));
     if (test === "erase") {
       find("#hl-percent").value = amount, find("#hl-percent + output").textContent = `${amount} %`;
       find("#hl-which").value = which, find("#hl-baseline").value = baseline;
       part("erase").querySelector(".hl-curves").innerHTML = ["deletion", "insertion"].map(kind => curves(kind)).join("");
       attempt();
-    } else if (result?.test === test) (test === "sanity" ? showSanity : showStability)(result);
+    } else if (result?.test === test) ({sanity: showSanity, stability: showStability, split: showSplit})[test](result);
     else load(test);
   }
 
@@ -163,7 +164,7 @@ export function mount(root, app) {
   }
 
   function tile(raw, title, note, {peak = null, over = true} = {}) {
-    const {shape: [h, w], values} = unpack(raw), box = document.createElement("figure");
+    const {shape: [h, w], values} = raw.values ? raw : unpack(raw), box = document.createElement("figure");
     box.innerHTML = `<canvas role="img"></canvas><figcaption><b>${app.escape(title)}</b><span>${app.escape(note)}</span></figcaption>`;
     const painted = heat(values, h, w, SIDE, SIDE, {smooth: app.state.smooth, peak});
     paint(box.firstChild, colorize(painted, SIDE, SIDE, app.table, over ? {pixels: app.pixels, size: answer.size, opacity: app.state.opacity} : {}));
@@ -185,6 +186,26 @@ export function mount(root, app) {
       tile(found.mean, t.plain("stability.mean"), t.plain("stability.of", {count: found.variants + 1}), {peak: 1}),
       tile(found.spread, t.plain("stability.spread"), t.plain("stability.most", {value: short(top)}), {over: false}));
     find("#hl-say").innerHTML = t("say.stability", {agreement: fixed(found.agreement), shift: fixed(found.kinds.shift), flip: fixed(found.kinds.flip), noise: fixed(found.kinds.noise)});
+  }
+
+  function showSplit(found) {
+    const {shape: [K, h, w], values} = unpack(found.average), grid = part("split").querySelector(".hl-grid");
+    const top = Math.max(...values), packed = k => ({shape: [h, w], values: values.subarray(k * h * w, (k + 1) * h * w)});
+    grid.replaceChildren(...Array.from({length: K}, (_, k) => tile(packed(k), app.className(k), t.plain("split.count", {count: found.counts[k]}), {over: false, peak: top})));
+    const least = part("split").querySelector(".hl-least");
+    least.replaceChildren(...found.least.map(({index, pixels}) => {
+      const button = Object.assign(document.createElement("button"), {title: index, onclick: () => app.set({index, pixels: null, upload: null, target: null, tab: "gradcam", layer: found.layer_of_maps})});
+      button.setAttribute("aria-label", t.plain("image.example", {index}));
+      button.append(document.createElement("canvas"));
+      paint(button.firstChild, picture(fromBase64(pixels), [32, 32]));
+      return button;
+    }));
+    const columns = ["deletion", "insertion", "drop", "increase", "beats_random"], share = name => ["drop", "increase", "beats_random"].includes(name);
+    const cell = (row, name) => row[name] ? (share(name) ? `${(100 * row[name].value).toFixed(1)} ± ${(100 * row[name].half).toFixed(1)} %` : `${row[name].value.toFixed(3)} ± ${row[name].half.toFixed(3)}`) : "";
+    part("split").querySelector("table").innerHTML = `<thead><tr><th>${t("method")}</th>${columns.map(name => `<th title="${t(`split.${name}.hint`)}">${t(`split.${name}`)}</th>`).join("")}<th>${t("split.blank")}</th></tr></thead>
+      <tbody>${found.table.map(row => `<tr><th>${app.start.methods[row.method] ?? t(`curve.${row.method}`)}</th>${columns.map(name => `<td>${cell(row, name)}</td>`).join("")}<td>${row.blank === null ? "" : percent(row.blank)}</td></tr>`).join("")}</tbody>`;
+    const best = found.table.filter(row => row.beats_random && app.start.methods[row.method]).reduce((a, b) => a.beats_random.value >= b.beats_random.value ? a : b);
+    find("#hl-say").innerHTML = t("say.split", {model: app.model.title, best: app.start.methods[best.method], share: percent(best.beats_random.value), count: found.table_images, central: percent(found.central), images: found.images});
   }
 
   return {show, display};

@@ -175,15 +175,16 @@ export function placeWords(app, map) {
   return map.places.map(name => app.t.plain(`place.${name}`)).join(app.t.plain("and")) || app.t.plain("place.spread");
 }
 
-export function sentence(app, answer) {
+// In words: what the network says, and where its map lies. `model` is another than the chosen one in networks.js.
+export function sentence(app, answer, model = app.model) {
   const {t} = app, {map, probabilities, predicted, target} = answer;
   const values = {
-    model: app.model.title, layer: app.layerLabel(answer.layer), method: app.start.methods[answer.method],
+    model: model.title, layer: app.layerLabel(answer.layer, model), method: app.start.methods[answer.method],
     class: app.className(predicted), p: percent(probabilities[predicted]), target: app.className(target), q: percent(probabilities[target]),
   };
   const say = [t("say.prediction", values)];
   if (target !== predicted) say.push(t("say.target", values));
-  if (!map) say.push(t("say.nomap", {...values, shape: app.model.layers.find(row => row.name === answer.layer)?.shape.join(" × ")}));
+  if (!map) say.push(t("say.nomap", {...values, shape: model.layers.find(row => row.name === answer.layer)?.shape.join(" × ")}));
   else if (map.blank) say.push(t("say.blank", {...values, low: short(map.low), high: short(map.high)}));
   else say.push(t(map.places.length ? "say.where" : "say.spread", {...values, place: placeWords(app, map), share: percent(map.share), area: percent(map.above_half)}));
   return say.join(" ");

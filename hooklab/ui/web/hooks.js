@@ -162,6 +162,7 @@ export function mount(root, app) {
     if (Array.isArray(edit.value)) parts[0] += ` ${edit.value.map(short).join(" … ")}`;
     else if (edit.value !== undefined) parts[0] += ` ${typeof edit.value === "number" ? short(edit.value) : edit.value}`;
     if (Array.isArray(edit.channels)) parts.push(t.plain("hooks.of", {channels: edit.channels.length > 6 ? `${edit.channels.slice(0, 5).join(", ")} … (${edit.channels.length})` : edit.channels.join(", ")}));
+    if (edit.action === "prune") parts[0] += " %";
     if (edit.action === "noise") parts.push(`${t.plain("hooks.seed")} ${edit.seed ?? 0}`);
     return parts.join(" · ");
   }

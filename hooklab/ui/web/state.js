@@ -10,7 +10,7 @@ const whole = (low, high) => value => Number.isInteger(value) && value >= low &&
 const anything = () => true;
 const className = (value, app, state) => value === null || app.start.models[state.model].classes.includes(value);
 
-export const TABS = ["gradcam", "features", "classes", "evidence", "hooks", "lessons", "browse"];
+export const TABS = ["gradcam", "features", "classes", "evidence", "hooks", "lessons", "networks", "browse"];
 
 export const STATE = {
   index: {start: 1218, valid: anything, asks: true},
@@ -42,10 +42,12 @@ export const STATE = {
   lesson: {start: "a", valid: oneOf(..."abcdefghij"), asks: true},
   numbers: {start: null, valid: value => value === null || typeof value === "string", asks: true},
   // evidence
-  test: {start: "erase", valid: oneOf("erase", "sanity", "stability")},
+  test: {start: "erase", valid: oneOf("erase", "sanity", "stability", "split")},
   percent: {start: 20, valid: between(0, 100)},
   which: {start: "hottest", valid: oneOf("hottest", "coldest")},
   baseline: {start: "blur", valid: oneOf("blur", "grey")},
+  // networks
+  other_layer: {start: null, valid: anything, asks: true},
   // browse
   truth: {start: null, valid: className},
   predicted: {start: null, valid: className},
