@@ -8,10 +8,10 @@ from dataclasses import replace
 from textwrap import indent
 from types import MappingProxyType
 
-from . import data, layers, models
+from . import data, layers
 from .edits import GRADIENTS, Edit
-from .hooks import Place, locate
-from .scripts import beginning, code, hook_function, place_of, registration, rows_of, script, target_index
+from .hooks import Place
+from .scripts import beginning, code, hook_function, place_in, place_of, registration, rows_of, script, target_index
 
 CHANGES: Mapping[str, str] = MappingProxyType(
     {
@@ -98,10 +98,10 @@ def run(model: str, image: int | str, edits: Sequence[Edit | Mapping], layer: st
     `gradient_before` (C, H, W); and the same with the hooks, `after`, `raw_after`, `gradient_after`.
     """
     place, rows = place_of(model, layer), rows_of(model)
-    edits, built = [Edit.of(edit) for edit in edits], models.build(model)
+    edits = [Edit.of(edit) for edit in edits]
     functions, values, gradients = [], [], []
     for number, edit in enumerate(edits, 1):
-        at = locate(built, edit.layer)
+        at = place_in(model, edit.layer)
         own = [row for name, row in rows.items() if name.partition(":")[0] == at.path and not name.endswith(".input")]
         hook, registered = acting(f"edit_{number}", edit, at, len(own))
         functions += [change(f"change_edit_{number}", edit, own[(at.call or 1) - 1]), hook]

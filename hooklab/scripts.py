@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import json
@@ -40,6 +41,11 @@ def script(*parts: str) -> str:
 # -- the network and the picture -------------------------------------------------------------------------
 
 
+@functools.cache
+def source_of(model: str) -> str:
+    return "\n\n\n".join(inspect.getsource(source).rstrip() for source in SOURCES[model])
+
+
 def beginning(title: str, model: str, image: int | str) -> str:
     entry = models.entry(model)
     if isinstance(image, str):
@@ -64,7 +70,7 @@ def beginning(title: str, model: str, image: int | str) -> str:
         f'"""{title}, in plain PyTorch. Run it in hooklab\'s folder."""',
         "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom PIL import Image\n"
         "from torch import Tensor, nn\n",
-        "\n\n\n".join(inspect.getsource(source).rstrip() for source in SOURCES[model]) + "\n",
+        source_of(model),
         code(
             """
             model = <name>().eval().requires_grad_(False)
@@ -96,9 +102,17 @@ def target_index(target: int) -> int:
     return target
 
 
-def rows_of(model: str) -> dict[str, layers.LayerInfo]:
+@functools.cache
+def rows_of(model: str) -> Mapping[str, layers.LayerInfo]:
+    """Every layer of a shipped network, in execution order."""
     entry = models.entry(model)
-    return {row.name: row for row in layers.layers(entry.build().eval(), torch.zeros(1, *entry.input_size))}
+    found = layers.layers(entry.build().eval(), torch.zeros(1, *entry.input_size))
+    return MappingProxyType({row.name: row for row in found})
+
+
+def place_in(model: str, layer: str) -> Place:
+    with torch.device("meta"):  # names are enough
+        return locate(models.build(model), layer)
 
 
 def place_of(model: str, layer: str) -> Place:
@@ -107,7 +121,7 @@ def place_of(model: str, layer: str) -> Place:
     if layer not in rows or not rows[layer].spatial:
         accepted = ", ".join(name for name, row in rows.items() if row.listed and row.spatial)
         raise ValueError(f"layer {layer!r}: the layers of {model} that have maps are {accepted}")
-    return locate(models.build(model), layer)
+    return place_in(model, layer)
 
 
 # -- hooks -----------------------------------------------------------------------------------------------

@@ -15,10 +15,22 @@ import json
 from textwrap import indent
 from types import MappingProxyType
 
-from . import data, erasing, evidence, models
+from . import data, erasing, evidence
 from .edit_snippets import run as run
-from .hooks import locate
-from .scripts import HEATMAP, beginning, catching, code, formula, place_of, rows_of, script, target_index, title_of, use
+from .scripts import (
+    HEATMAP,
+    beginning,
+    catching,
+    code,
+    formula,
+    place_in,
+    place_of,
+    rows_of,
+    script,
+    target_index,
+    title_of,
+    use,
+)
 
 
 def explain(model: str, image: int | str, layer: str, target: int, method: str = "gradcam") -> str:
@@ -62,10 +74,9 @@ def difference(model: str, image: int | str, layer: str, target: int, other: int
 def all_layers(model: str, image: int | str, target: int) -> str:
     """Grad-CAM at every layer that has maps, from one forward and one backward pass. Leaves `maps`, name -> (h, w)."""
     rows = [name for name, row in rows_of(model).items() if row.spatial and row.listed]
-    built = models.build(model)
     lines = ["wanted = {"]
     for name in rows:
-        place = locate(built, name)
+        place = place_in(model, name)
         lines.append(f"    {json.dumps(name)}: ({json.dumps(place.path)}, {place.call or 1}, {place.input}),")
     return script(
         beginning(f"Grad-CAM for {data.CLASSES[target_index(target)]} at every layer", model, image),
