@@ -33,9 +33,9 @@ RECIPES = {
 
 CHOICE = (  # goes into the model card
     "Network, optimiser and augmentation follow published recipes; no setting was searched for, and none chosen by "
-    "comparing scores on the test split. The number of epochs follows from the time there was, and was settled while the "
-    "run was on, before its learning rate began to fall. The test split was measured after every epoch for the curve, "
-    "but the last epoch ships whatever it scores."
+    "comparing scores on the test split. The number of epochs follows from the time there was, and was settled during "
+    "the run, before its learning rate began to fall. The test split was measured after every epoch for the curve, but "
+    "the last epoch ships whatever it scores."
 )
 
 
