@@ -1,4 +1,4 @@
-"""The page as a whole: every tab in both languages and themes, the keyboard, accessibility, links, files, no network."""
+"""The page as a whole: every tab in both languages and themes, the keyboard, accessibility, files, no network."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,8 @@ def test_every_tab_fits_every_width(new_page, visit, shot, tab, width, height):
 
 def test_nothing_jumps_when_results_arrive(page, visit, settle):
     visit(page)
-    places = "() => ['.hl-three', '.hl-tools', '.hl-classes', '#hl-strip'].map(s => document.querySelector(s).getBoundingClientRect().top)"
+    parts = "['.hl-three', '.hl-tools', '.hl-classes', '#hl-strip']"
+    places = f"() => {parts}.map(s => document.querySelector(s).getBoundingClientRect().top)"
     before = page.evaluate(places)
     for change in ("[data-class='3']", "[data-step='1']", "[data-layer='conv2']", "#hl-random"):
         page.click(change)
@@ -52,11 +53,7 @@ def test_the_keyboard_reaches_everything(page, visit, settle):
     page.evaluate("document.activeElement.blur()")
     for _ in range(90):
         page.keyboard.press("Tab")
-        reached.add(
-            page.evaluate(
-                "document.activeElement.id || document.activeElement.dataset.class || document.activeElement.dataset.layer"
-            )
-        )
+        reached.add(page.evaluate("(e => e.id || e.dataset.class || e.dataset.layer)(document.activeElement)"))
     assert {"hl-copy", "hl-index", "hl-random", "hl-model", "hl-layer", "0", "9", "conv1", "fc2"} <= reached
 
 
