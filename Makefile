@@ -1,6 +1,6 @@
 # make run      serve the page          make run ARGS="--host 0.0.0.0 --port 8000"
 # make test     every test              make test ARGS="-k heatmap"
-# make bench    measurements            make lint     style
+# make bench    every measurement       make lint     style
 #
 # The first use of each makes .venv and installs what it needs; later uses install nothing.
 # PYTHON=python3.12 chooses another Python (3.10 to 3.13).
@@ -17,7 +17,7 @@ test: .venv/installed-dev
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: .venv/installed-dev
-	$(BIN)/python -m bench $(ARGS)
+	@for file in bench/*.py; do $(BIN)/python -m bench.$$(basename $$file .py) $(ARGS) || exit 1; done
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
