@@ -1,6 +1,7 @@
 """The lessons: every number from a closed form, every script run in a clean interpreter, every control checked."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from hooklab.ui.lessons import LESSONS
 from hooklab.ui.question import Refusal
 from hooklab.ui.static import WEB
 
+ROOT = WEB.parents[2]  # where the scripts run: the checkpoints and the test images lie there
 TEXTS = json.loads((WEB / "texts.json").read_text("utf-8"))
 ONES = [[1] * 4] * 4
 CASES = {  # values away from the defaults, so that a script that ignores them fails
@@ -228,7 +230,9 @@ def printed(labs):
         "    found[letter] = space['result'].tolist() if letter == 'i' else out.getvalue()\n"
         "json.dump(found, sys.stdout)\n"
     )
-    run = subprocess.run([sys.executable, "-c", runner], input=json.dumps(scripts), capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", runner], input=json.dumps(scripts), capture_output=True, text=True, cwd=ROOT
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -249,6 +253,13 @@ def test_each_script_prints_the_numbers_that_are_shown(labs, printed, letter):
 def test_the_small_programs_need_pytorch_alone(labs, letter):
     code = _shown(labs, letter, {})["code"]
     assert [line for line in code.splitlines() if "import" in line] == ["import torch", "from torch import nn"]
+
+
+@pytest.mark.parametrize("letter", "ij")
+def test_the_scripts_with_a_network_need_no_hooklab(labs, letter):
+    code = _shown(labs, letter, {})["code"]
+    assert not re.search(r"^\s*(import|from) hooklab", code, re.MULTILINE)
+    assert "class SimpleCNN" in code
 
 
 def test_the_script_of_grad_cam_gives_the_pages_map(labs, printed):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from hooklab import hooks as engine
 from hooklab.edits import ACTIONS, HOOKS
 from hooklab.lab import Lab
+from hooklab.ui import code
 from hooklab.ui import hooks as page
 from hooklab.ui.question import Refusal
 from hooklab.ui.static import WEB
@@ -317,3 +318,10 @@ def test_where_the_network_is_linear_behind_the_layer_the_gradient_tells_the_tru
     assert table["correlations"][1] > 0.99
     ranks = [np.argsort(np.argsort(table[name])) for name in ("effects", "promised")]
     assert table["correlations"][1] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=0.01)
+
+
+def test_the_script_of_the_tab_leaves_out_what_is_refused_or_off(labs):
+    edits = [edit(action="scale", value=0.25), edit("conv9", action="zero"), edit(action="zero", on=False), None]
+    text = code.view(labs, {"tab": "hooks", "edits": edits, "layer": "fc1"})["code"]
+    assert "0.25" in text and "conv9" not in text and "0 * x" not in text
+    compile(text, "script", "exec")

@@ -2,8 +2,9 @@
 
 from hooklab import models, snippets
 from hooklab.ui.classes import SHOWN, other_class
-from hooklab.ui.gradcam import common
-from hooklab.ui.question import Refusal, choice, number, resolve
+from hooklab.ui.gradcam import common, layer_info
+from hooklab.ui.hooks import usable
+from hooklab.ui.question import Refusal, choice, default_layer, number, resolve
 
 _OWN = "picture.png"  # what the page saves one's own picture as, at the model's input size
 
@@ -20,8 +21,10 @@ def view(labs, request) -> dict:
     if tab == "features":
         text = snippets.features(*place)
     elif tab == "hooks":
-        edits = [{k: v for k, v in edit.items() if k != "on"} for edit in request.get("edits") or [] if edit.get("on")]
-        text = snippets.run(question.model, image, edits, question.layer, answer["target"])
+        edits = request.get("edits")
+        _, edits = usable(question.lab, edits if isinstance(edits, list) else [])
+        layer = question.layer if layer_info(question).spatial else default_layer(question.lab)
+        text = snippets.run(question.model, image, edits, layer, answer["target"])
     elif tab == "classes":
         show = choice(request.get("show"), "show", SHOWN)
         if show == "classes":

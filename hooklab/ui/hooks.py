@@ -31,17 +31,7 @@ def view(labs, request) -> dict:
     watch = _or_note(notes, lambda: choice(request.get("watch", "layer"), "watch", WATCH), "layer")
     left = _or_note(notes, lambda: integer(request.get("left", 0), "left", 0, MOST_LEFT), 0)
     sent = _or_note(notes, lambda: _listed(request.get("edits") or []), [])
-    rows, active = [], []
-    for raw in sent:
-        try:
-            edit = checked(raw, shown)
-        except Refusal as refusal:
-            rows.append({"problem": [refusal.code, refusal.values]})
-            continue
-        rows.append({})
-        if raw.get("on", True) is not False:
-            rows[-1]["index"] = len(active)
-            active.append(edit)
+    rows, active = usable(lab, sent)
     watched = {"none": [], "layer": [module_place(question.layer)], "all": [name for name in shown if ":" not in name]}
     edits = [*active, *(Edit(name, hook) for name in watched[watch] for hook in HOOKS)]
     layer = question.layer if layer_info(question).spatial else None  # the default's
@@ -87,6 +77,22 @@ def _event(event, edits: list[Edit]) -> dict:
         "changed": event.changed,
         "none": bool(event.note),  # there was no grad_input
     }
+
+
+def usable(lab: Lab, sent: list) -> tuple[list[dict], list[Edit]]:
+    """A row for each edit sent, {"problem"}, {"index"} in the edits that act, or {} where it is off; and those."""
+    rows: list[dict] = []
+    active: list[Edit] = []
+    for raw in sent:
+        try:
+            edit = checked(raw, places(lab))
+        except Refusal as refusal:
+            rows.append({"problem": [refusal.code, refusal.values]})
+            continue
+        on = raw.get("on", True) is not False
+        rows.append({"index": len(active)} if on else {})
+        active += [edit] if on else []
+    return rows, active
 
 
 def _finite(value: float | None) -> float | None:

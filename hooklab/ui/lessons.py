@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from hooklab import data, hooks, lessons
+from hooklab import data, hooks, lessons, models, scripts
 from hooklab.lab import Lab
 from hooklab.replicas import replica
 from hooklab.ui.gradcam import common, layer_info
@@ -212,25 +212,19 @@ def _grad_cam(question: Question) -> tuple[dict, str]:
     }
     call = f", call={place.call}" if (place.call or 1) > 1 else ""
     call += ", entering=True" if place.input else ""
-    return result, (
-        f"{_prelude(question)}\n\n{inspect.getsource(lessons.grad_cam)}\n\n"
+    return result, scripts.script(
+        _beginning("Grad-CAM from scratch", question),
+        inspect.getsource(lessons.grad_cam),
         f'result = grad_cam(model, model.get_submodule("{place.path}"), image, target={page.target}{call})\n'
-        "print(result)\n"
+        "print(result)",
     )
 
 
-def _prelude(question: Question) -> str:
-    """The model and the picture, as the page has them."""
-    inputs = question.lab.inputs
-    source = "Image.open('picture.png').convert('RGB')  # your own, 32 x 32" if question.index is None else None
-    return (
-        "import numpy as np\nimport torch\nfrom PIL import Image\n\nfrom hooklab import data, models\n\n"
-        f'model = models.load("{question.model}").requires_grad_(False)\n'
-        f"picture = {source or f'data.test_image({question.index})[0]'}\n"
-        "image = torch.tensor(np.array(picture)).permute(2, 0, 1)[None] / 255  # (1, 3, H, W)\n"
-        f"mean, std = torch.tensor({list(inputs.mean)}), torch.tensor({list(inputs.std)})\n"
-        "image = (image - mean.reshape(3, 1, 1)) / std.reshape(3, 1, 1)\n"
-    )
+def _beginning(title: str, question: Question) -> str:
+    """The network and the picture of the page, where they are those that ship."""
+    if question.model not in models.REGISTRY or not question.lab.shipped:
+        return "import torch\n\n# Your model in eval mode, and your image (1, 3, H, W), come here."
+    return scripts.beginning(title, question.model, "picture.png" if question.index is None else question.index)
 
 
 # ---- features for another task
@@ -300,28 +294,30 @@ def _is_row(module: torch.nn.Module) -> bool:
 
 
 def _transfer_script(question: Question, values: dict) -> str:
-    inputs, fitted = question.lab.inputs, values["images"] * 2 // 3
     labels = {
-        "ten classes": "labels",
-        "animal or vehicle": "((labels >= 2) & (labels <= 7)).long()",
-        "bright or dark": "(brightness > brightness.median()).long()",
+        "ten classes": "labels = torch.from_numpy(labels)",
+        "animal or vehicle": "labels = torch.from_numpy((labels >= 2) & (labels <= 7)).long()",
+        "bright or dark": "brightness = torch.from_numpy(pictures.mean((1, 2, 3)))\n"
+        "labels = (brightness > brightness.median()).long()",
     }[values["task"]]
-    brightness = "brightness = torch.tensor(pixels.mean((1, 2, 3)))\n" if "bright" in labels else ""
-    return (
-        "from collections import Counter\n\nimport torch\n\nfrom hooklab import data, models\n\n\n"
-        f"{inspect.getsource(lessons.layer_features)}\n\n{inspect.getsource(lessons.nearest_centroid)}\n\n"
-        f'model = models.load("{question.model}")\n'
-        f"pixels = data.test_images()[:600]\nlabels = torch.tensor(data.test_labels()[:600])\n{brightness}"
-        f"labels = {labels}[: {values['images']}]\n"
-        f"mean, std = torch.tensor({list(inputs.mean)}), torch.tensor({list(inputs.std)})\n"
-        f"images = (torch.tensor(pixels[: {values['images']}]) / 255 - mean) / std\n"
-        f"images = images.permute(0, 3, 1, 2)  # (N, 3, H, W)\n"
+    count = values["images"]
+    return scripts.script(
+        "from collections import Counter",
+        _beginning("Features for another task", question),
+        inspect.getsource(lessons.layer_features),
+        inspect.getsource(lessons.nearest_centroid),
+        "# The first 600 test images: sheets of 25 in a row.\n"
+        'sheet = np.array(Image.open("hooklab/assets/test_0.webp").convert("RGB"))\n'
+        "pictures = sheet.reshape(-1, 32, 25, 32, 3).swapaxes(1, 2).reshape(-1, 32, 32, 3)[:600]\n"
+        'labels = np.fromfile("hooklab/assets/test_labels.bin", np.uint8)[:600].astype(np.int64)\n'
+        f"{labels}",
+        f"count, fitted = {count}, {count * 2 // 3}  # two thirds to place the centres, one third to test them\n"
         f"names = {list(modules(question.lab.model))}\n"
-        f"fitted = {fitted}  # two thirds to place the centres, one third to test them\n"
+        "features = layer_features(model, names, prepare(pictures[:count]))\n"
         "result = {}\n"
-        "for name, features in layer_features(model, names, images).items():\n"
-        "    result[name] = nearest_centroid(features[:fitted], labels[:fitted], features[fitted:], labels[fitted:])\n"
-        "    print(name, result[name])\n"
+        "for name, values in features.items():\n"
+        "    result[name] = nearest_centroid(values[:fitted], labels[:fitted], values[fitted:], labels[fitted:count])\n"
+        "    print(name, result[name])",
     )
 
 

@@ -18,7 +18,7 @@ def test_each_lesson_opens_from_its_link_with_result_sentence_and_code(page, vis
     expect(page.locator(f"[data-lesson={letter}]")).to_have_attribute("aria-current", "true")
     expect(page.locator("#hl-result")).not_to_be_empty()
     expect(say(page).locator("b").first).to_be_visible()
-    expect(page.locator("#hl-code code")).to_contain_text("import torch")
+    expect(page.locator("#hl-lesson-code code")).to_contain_text("import torch")
     assert not re.search(r"\{\w+\}|undefined|NaN", page.locator(".hl-lesson").inner_text())
     shot(page)
 
@@ -28,7 +28,7 @@ def test_a_number_changes_result_link_and_code_at_once(page, visit, settle):
     expect(say(page)).to_contain_text("96 instead of 192")
     page.locator("[name=x]").fill("3")
     expect(say(page)).to_contain_text("243")  # 3 y^2 at y = 9
-    expect(page.locator("#hl-code code")).to_contain_text("chain(x=3.0, factor=0.5)")
+    expect(page.locator("#hl-lesson-code code")).to_contain_text("chain(x=3.0, factor=0.5)")
     assert "numbers=x:3" in page.url
     page.reload()
     settle(page)
@@ -107,10 +107,10 @@ def test_numbers_are_kept_when_one_looks_at_another_lesson_and_back_goes_back(pa
 
 def test_i_follows_the_pages_image_and_class(page, visit):
     visit(page, tab="lessons", lesson="i")
-    expect(page.locator("#hl-code code")).to_contain_text("test_image(1218)")
+    expect(page.locator("#hl-lesson-code code")).to_contain_text("test_image(1218)")
     page.locator("[data-class='3']").click()
     expect(say(page)).to_contain_text("cat")
-    expect(page.locator("#hl-code code")).to_contain_text("target=3")
+    expect(page.locator("#hl-lesson-code code")).to_contain_text("target=3")
 
 
 def test_j_shows_how_far_it_is_and_then_every_layer(page, visit):
@@ -125,7 +125,7 @@ def test_the_code_can_be_saved_as_a_file(page, visit):
     with page.expect_download() as download:
         page.locator("[data-save]").click()
     assert download.value.suggested_filename == "lesson_e.py"
-    assert download.value.path().read_text("utf-8") == page.locator("#hl-code code").inner_text()
+    assert download.value.path().read_text("utf-8") == page.locator("#hl-lesson-code code").inner_text()
 
 
 @pytest.mark.parametrize("width, height", [(1440, 900), (1024, 768), (390, 844)])

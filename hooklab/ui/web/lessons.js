@@ -17,10 +17,10 @@ export function mount(root, app) {
         <p class="hl-say" id="hl-say" aria-live="polite"></p>
         <p class="hl-lesson-note" id="hl-lesson-note"></p>
       </article>
-      <section class="hl-card hl-code" id="hl-code"></section>
+      <section class="hl-card hl-code" id="hl-lesson-code"></section>
     </div>`;
   const find = selector => root.querySelector(selector);
-  const code = mountCode(find("#hl-code"), app, () => `lesson_${answer.lessons.lesson}`);
+  const code = mountCode(find("#hl-lesson-code"), app, () => `lesson_${answer.lessons.lesson}`);
   const remembered = {}; // the numbers of each lesson, so that a look at another does not lose them
   let answer, result, shown;
 
