@@ -27,7 +27,7 @@ def made_up(seed, accuracy):
 @pytest.fixture
 def predictions(monkeypatch):
     made = {"simple_cnn": made_up(1, 0.8), "resnet": made_up(2, 0.9)}
-    monkeypatch.setattr(browse, "_predictions", made.__getitem__)
+    monkeypatch.setattr(browse, "predictions", made.__getitem__)
     return made
 
 
@@ -177,7 +177,7 @@ def test_without_a_second_network_that_ships_there_is_no_comparison(predictions)
         assert got["count"] == 10_000
 
 
-def test_weights_of_your_own_have_no_shipped_predictions(predictions):
+def test_weights_of_your_own_have_no_shippedpredictions(predictions):
     with pytest.raises(Refusal, match="weights of your own"):
         browse.find(labs(simple_cnn=False, resnet=True), {"model": "simple_cnn"})
 

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 import hooklab
 from hooklab import cam, data, images, models
 from hooklab.lab import Lab
-from hooklab.ui import api, browse, classes, code, evidence, features, gradcam, hooks, lessons, networks, upload
+from hooklab.ui import about, api, browse, classes, code, evidence, features, gradcam, hooks, lessons, networks, upload
 from hooklab.ui.limits import BodyLimit
 from hooklab.ui.payload import encode
 from hooklab.ui.question import DEFAULT_INDEX
@@ -28,6 +28,7 @@ VIEWS = {
     "code": code.view,
     "upload": upload.view,
     "download": gradcam.download,
+    "about": about.view,
     **browse.VIEWS,
     **networks.VIEWS,
     **hooks.VIEWS,

@@ -15,7 +15,9 @@ const OPEN = {
   evidence: () => import("./evidence.js"),
   hooks: () => import("./hooks.js"),
   lessons: () => import("./lessons.js"),
+  networks: () => import("./networks.js"),
   browse: () => import("./browse.js"),
+  about: () => import("./about.js"),
 };
 
 // `saved` holds what a page that was saved as a file would otherwise fetch.

@@ -10,7 +10,7 @@ const whole = (low, high) => value => Number.isInteger(value) && value >= low &&
 const anything = () => true;
 const className = (value, app, state) => value === null || app.start.models[state.model].classes.includes(value);
 
-export const TABS = ["gradcam", "features", "classes", "evidence", "hooks", "lessons", "networks", "browse"];
+export const TABS = ["gradcam", "features", "classes", "evidence", "hooks", "lessons", "networks", "browse", "about"];
 
 export const STATE = {
   index: {start: 1218, valid: anything, asks: true},
