@@ -86,12 +86,14 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
         """The function that made an input, and what it was made of: ("add", "bn2 and shortcut after add")."""
         functions, sources = [], []
         while not sources and node.next_functions and len(functions) < 4:  # a leaf, the picture, has none
-            functions.append(_function(node.name()))
+            if (word := _function(node.name())) != "clone":  # a copy into another memory layout, of no interest
+                functions.append(word)
             parents = [parent for parent, _ in node.next_functions if parent is not None]
             sources = list(dict.fromkeys(full(*made[parent]) for parent in parents if parent in made))
             node = parents[0] if parents else node
         if len(sources) > 3:
             sources = [sources[0], "...", sources[-1]]
+        functions = functions or ["clone"]
         return functions[0], f"{' and '.join(sources) or 'input'} after {', '.join(reversed(functions))}"
 
     found = []
@@ -108,6 +110,6 @@ def layers(model: nn.Module, *inputs: Tensor) -> tuple[LayerInfo, ...]:
 
 
 def _function(node_name: str) -> str:
-    """ "MaxPool2DBackward0" -> "max pool2d"."""
-    words = re.sub(r"Backward\d*$", "", node_name)
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", " ", words).lower()
+    """ "MaxPool2DBackward0" -> "max pool2d"; the three nodes of a flatten or reshape are one word."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", " ", re.sub(r"Backward\d*$", "", node_name)).lower()
+    return "reshape" if words in ("view", "unsafe view", "reshape alias") else words

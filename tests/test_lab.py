@@ -76,7 +76,7 @@ def test_layers_of_simple_cnn(lab):
         ("conv3", "conv3", "Conv2d", (128, 8, 8), 73856, True),
         ("pool:3.input", "conv3 after relu", "relu", (128, 8, 8), 0, True),
         ("pool:3", "pool:3", "MaxPool2d", (128, 4, 4), 0, True),
-        ("fc1.input", "pool:3 after view", "view", (2048,), 0, False),
+        ("fc1.input", "pool:3 after reshape", "reshape", (2048,), 0, False),
         ("fc1", "fc1", "Linear", (512,), 1049088, False),
         ("fc2.input", "fc1 after relu", "relu", (512,), 0, False),
         ("fc2", "fc2", "Linear", (10,), 5130, False),
