@@ -195,6 +195,7 @@ class App {
     for (const button of this.root.querySelectorAll(".hl-tabs [role=tab]")) {
       button.setAttribute("aria-selected", button.dataset.tab === id);
       button.tabIndex = button.dataset.tab === id ? 0 : -1;
+      if (button.dataset.tab === id) button.scrollIntoView({block: "nearest", inline: "nearest"});
     }
     panel.setAttribute("aria-labelledby", `hl-tab-${id}`);
     this.root.querySelector("#hl-code").disabled = !["gradcam", "features", "classes", "evidence", "hooks"].includes(id);

@@ -27,17 +27,17 @@ export function mount(root, app) {
 
   function card(name) {
     const model = app.start.models[name], {accuracy} = model.card;
-    const options = model.layers.filter(layer => layer.spatial).map(layer => `<option value="${app.escape(layer.name)}">${app.escape(app.layerLabel(layer.name, model))}</option>`);
+    const options = model.layers.map(layer => `<option value="${app.escape(layer.name)}">${app.escape(app.layerLabel(layer.name, model))}${layer.spatial ? "" : ` · ${t("layer.nomap")}`}</option>`);
     const element = document.createElement("section");
     element.className = "hl-card";
     element.dataset.model = name;
     element.innerHTML = `
-      <div class="hl-row"><h2>${app.escape(model.title)}</h2><span class="hl-soft">${accuracy ? t("accuracy", {p: percent(accuracy)}) : ""}</span><span class="hl-space"></span>
-        <label>${t("layer")} <select>${options.join("")}</select></label></div>
+      <div class="hl-row"><h2>${app.escape(model.title)}</h2>${accuracy ? `<span class="hl-soft" title="${t.plain("accuracy", {p: percent(accuracy)})}">${percent(accuracy)}</span>` : ""}<span class="hl-space"></span>
+        <label>${t("layer")} <select>${options.join("")}</select></label>
+        <button class="hl-look" title="${t.plain("networks.look.hint", {model: model.title})}">${t("networks.look")}</button></div>
       <div class="hl-two">${["heatmap", "overlay"].map(panel => `<figure><div class="hl-frame" data-panel="${panel}"><canvas role="img"></canvas></div><figcaption><b>${t(`panel.${panel}`)}</b></figcaption></figure>`).join("")}</div>
       <p class="hl-verdict"></p>
-      <div class="hl-top"></div>
-      <button class="hl-look">${t("networks.look", {model: model.title})}</button>`;
+      <div class="hl-top"></div>`;
     const chosen = () => name === app.state.model;
     element.querySelector("select").onchange = event => app.set({[chosen() ? "layer" : "other_layer"]: event.target.value});
     element.querySelector(".hl-look").onclick = () => {
