@@ -160,7 +160,7 @@ class Engine:
             logits, kept, found = passes.finite(passes.scores(model(image.tensor))), seen[layer], None
             target = int(logits.argmax()) if target is None else target
             if gradient:
-                found = passes.gradients(logits, kept, [target])[0]
+                (found,) = passes.gradients(logits[0, target], [kept])
             values = logits[0].detach(), kept[0].detach()
         self._cache.keep(("values", image.digest, layer), values)
         if gradient:

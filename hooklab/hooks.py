@@ -46,9 +46,17 @@ class Place:
         return self.path + (f":{call}" if call else "") + (".input" if self.input else "")
 
 
-def locate(model: nn.Module, name: str) -> Place:
-    """The place that `name` stands for in `model`; ValueError with the three nearest names if there is none."""
-    modules = dict(model.named_modules(remove_duplicate=False))
+def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
+    """All modules, one that has several names under each of them."""
+    return dict(model.named_modules(remove_duplicate=False))
+
+
+def locate(model: nn.Module | Mapping[str, nn.Module], name: str) -> Place:
+    """The place that `name` stands for in `model`, or in its `modules_by_name`, to look up many names quickly.
+
+    ValueError with the three nearest names if there is none.
+    """
+    modules = modules_by_name(model) if isinstance(model, nn.Module) else model
     if isinstance(name, str):
         rest, is_input = name, False
         if name not in modules and name.endswith(".input"):
@@ -92,9 +100,9 @@ class record(Mapping):
     ):
         names = (layers,) if isinstance(layers, str) else tuple(layers)
         self.edits = tuple(Edit.of(edit) for edit in edits)
-        self._model, self._gradients = model, gradients
-        self._places = {name: locate(model, name) for name in names}
-        self._edit_places = tuple(locate(model, edit.layer) for edit in self.edits)
+        self._gradients, modules = gradients, modules_by_name(model)
+        self._places = {name: locate(modules, name) for name in names}
+        self._edit_places = tuple(locate(modules, edit.layer) for edit in self.edits)
         self._stack: ExitStack | None = None
         self._clear()
 

@@ -107,15 +107,16 @@ class Lab(Judge, Engine):
         )
 
     def _raw_classes(self, method: cam.Method, image: Prepared, layer: str) -> Tensor:
-        every = range(len(self.classes))
         if method.needs == "gradients":
             with self._pool.lend() as model, hooks.record(model, layer) as seen:
                 logits = passes.finite(passes.scores(model(image.tensor)))
-                gradients = passes.gradients(logits, seen[layer], every)
                 activation = seen[layer][0].detach()
-            return passes.finite(method.function(activation, gradients))
+                maps = [method.function(activation, part) for part in passes.gradients_of_all(logits, seen[layer])]
+            return passes.finite(torch.cat(maps))
         _, activation, _, _ = self._look(image, layer, None, gradient=False)
-        return torch.stack([self._raw(method, image, layer, activation, None, target) for target in every])
+        if method.needs == "activations":  # no class enters
+            return passes.finite(method.function(activation)).repeat(len(self.classes), 1, 1)
+        return torch.stack([self._raw(method, image, layer, activation, None, k) for k in range(len(self.classes))])
 
     def features(self, image: Any, layer: str | None = None, target: int | str | None = None) -> Features:
         """What `layer` holds, and Grad-CAM's weight of each channel for `target` (None: the predicted class)."""
@@ -157,7 +158,7 @@ class Lab(Judge, Engine):
                 kept = [seen[name] for name in names]
                 gradients = [None] * len(names)
                 if method.needs == "gradients":
-                    gradients = passes.gradients_everywhere(logits[0, chosen], kept)
+                    gradients = passes.gradients(logits[0, chosen], kept)
             kept = [activation[0].detach() for activation in kept]
             return {
                 name: self._raw(method, image, name, activation, gradient, chosen)
@@ -189,9 +190,13 @@ class Lab(Judge, Engine):
             layer = self._layer(image.tensor, layer, spatial=True).name
         edits += runs.watching(self.model, watch)
         for edit in edits:
-            self._check_call(image.tensor, edit)
+            if ":" in edit.layer:
+                self._check_call(image.tensor, edit)
         with self._pool.lend() as model:
-            return runs.run(model, image.tensor, edits, layer, target)
+            before = self._cache.get(
+                ("before", image.digest, layer, target), lambda: runs.plain(model, image.tensor, layer, target)
+            )
+            return runs.run(model, image.tensor, edits, layer, before)
 
     def _check_call(self, tensor: Tensor, edit: Edit) -> None:
         """An edit's place must exist; whether it is reached is told afterwards."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,38 +23,35 @@ def scores(output: Any) -> Tensor:
     return logits
 
 
-def gradients(logits: Tensor, activation: Tensor, targets: Sequence[int]) -> Tensor:
-    """Gradients of one picture's logits (1, K) at its activation (1, C, ...), one for each target: (T, C, ...).
-
-    One batched backward pass; class by class where an operation of the model does not allow that. Zero where a logit
-    does not depend on the activation. The graph is freed.
-    """
-    if not logits.requires_grad:
-        return activation.new_zeros(len(targets), *activation.shape[1:])
-    chosen = logits[0, list(targets)]  # (T,)
-    if len(targets) > 1:
-        try:
-            (found,) = torch.autograd.grad(
-                chosen, activation, torch.eye(len(targets)).to(chosen), True, is_grads_batched=True, allow_unused=True
-            )
-            return activation.new_zeros(len(targets), *activation.shape[1:]) if found is None else found[:, 0]
-        except RuntimeError:
-            pass  # no batching rule
-    rows = []
-    for index in range(len(targets)):
-        (row,) = torch.autograd.grad(
-            chosen[index], activation, retain_graph=index + 1 < len(targets), allow_unused=True
-        )
-        rows.append(torch.zeros_like(activation[0]) if row is None else row[0])
-    return torch.stack(rows)
-
-
-def gradients_everywhere(logit: Tensor, activations: Sequence[Tensor]) -> list[Tensor]:
+def gradients(logit: Tensor, activations: Sequence[Tensor]) -> list[Tensor]:
     """The gradient of one logit at several activations (1, C, ...): (C, ...) each, zero where it does not depend."""
     if not logit.requires_grad:
         return [torch.zeros_like(activation[0]) for activation in activations]
     found = torch.autograd.grad(logit, activations, allow_unused=True)
     return [torch.zeros_like(a[0]) if g is None else g[0] for g, a in zip(found, activations, strict=True)]
+
+
+def gradients_of_all(logits: Tensor, activation: Tensor, chunk: int = 64) -> Iterator[Tensor]:
+    """The gradients of all logits (1, K) at an activation (1, C, ...), `chunk` classes at a time: (<= chunk, C, ...).
+
+    One batched backward pass a chunk; class by class where an operation of the model has no batching rule.
+    """
+    if not logits.requires_grad:
+        yield activation.new_zeros(logits.shape[1], *activation.shape[1:])
+        return
+    for rows in torch.eye(logits.shape[1]).to(logits).split(chunk):
+
+        def ask(vector: Tensor, batched: bool) -> Tensor:
+            (found,) = torch.autograd.grad(
+                logits[0], activation, vector, retain_graph=True, is_grads_batched=batched, allow_unused=True
+            )
+            return activation.new_zeros(*vector.shape[:-1], *activation.shape) if found is None else found
+
+        try:
+            found = ask(rows, True)  # (T, 1, C, ...)
+        except RuntimeError:
+            found = torch.stack([ask(row, False) for row in rows])
+        yield found[:, 0]
 
 
 def replaced(model: nn.Module, layer: str, image: Tensor, values: Tensor, chunk: int = 32) -> Tensor:
@@ -96,6 +94,8 @@ def _replaced(model: nn.Module, place: Place, image: Tensor, values: Tensor) -> 
 
 def finite(tensor: Tensor) -> Tensor:
     """The same numbers; ValueError where one of them is none."""
-    if not bool(tensor.isfinite().all()):
+    if not math.isfinite(tensor.detach().sum()) and not bool(
+        tensor.isfinite().all()
+    ):  # one operation where all is well
         raise ValueError("the model's numbers for this picture are not finite (NaN or infinity): check its weights")
     return tensor

@@ -84,18 +84,21 @@ def _one_pass(model: nn.Module, seen: record, image: Tensor, layer: str | None, 
     logits = passes.finite(passes.scores(model(image)))[0]
     target = int(logits.argmax()) if target is None else target
     at = [image] if layer is None else [image, seen[layer]]
-    found = passes.gradients_everywhere(logits[target], at)
+    found = passes.gradients(logits[target], at)
     raw = None if layer is None else cam.gradcam(seen[layer][0].detach(), found[1])
     return _Pass(logits.detach(), target, raw, found[0])
 
 
-def run(model: nn.Module, image: Tensor, edits: Sequence[Edit], layer: str | None, target: int | None) -> Run:
-    """The picture (1, C, H, W) through `model` without and with `edits`. `target` None is what is predicted without."""
-    layers = () if layer is None else layer
-    with record(model, layers) as seen:
-        before = _one_pass(model, seen, image, layer, target)
+def plain(model: nn.Module, image: Tensor, layer: str | None, target: int | None) -> _Pass:
+    """The picture (1, C, H, W) through `model` as it is. `target` None is the predicted class."""
+    with record(model, () if layer is None else layer) as seen:
+        return _one_pass(model, seen, image, layer, target)
+
+
+def run(model: nn.Module, image: Tensor, edits: Sequence[Edit], layer: str | None, before: _Pass) -> Run:
+    """The same picture with `edits`, beside what came out `before`."""
     hooks_before = count(model)
-    with record(model, layers, edits) as seen:
+    with record(model, () if layer is None else layer, edits) as seen:
         after = _one_pass(model, seen, image, layer, before.target)
         hooks_during = hooks_before + seen.live
     events = seen.events

@@ -230,9 +230,9 @@ def test_E12_structures_keep_their_type_and_their_first_tensor_is_recorded(wrap,
         def forward(self, x):
             return unwrap(self.inner(x, scale=3))
 
-    x = torch.tensor([[1.0, 2.0]])
-    with record(Outer(), ["inner", "inner.input"], [Edit("inner", action="scale", value=10)]) as seen:
-        out = Outer.forward(seen._model, x)
+    x, net = torch.tensor([[1.0, 2.0]]), Outer()
+    with record(net, ["inner", "inner.input"], [Edit("inner", action="scale", value=10)]) as seen:
+        out = net(x)
     assert seen["inner"].tolist() == [[30, 60]] and seen["inner.input"].tolist() == [[1, 2]]
     assert out.tolist() == [[32, 63]]  # 30 + (1 + 1), 60 + (2 + 1)
     (gradient,) = torch.autograd.grad(out.sum(), seen["inner"])
