@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import is_dataclass
 from threading import Lock
 from typing import Any
 
@@ -17,6 +18,8 @@ def size(value: Any) -> int:
         return value.element_size() * value.nelement() + 200
     if isinstance(value, np.ndarray):
         return value.nbytes + 200
+    if is_dataclass(value):
+        value = vars(value)
     if isinstance(value, dict):
         return sum(map(size, value.values())) + 200
     return sum(map(size, value)) + 200 if isinstance(value, (tuple, list)) else 200

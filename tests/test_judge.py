@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import hooklab
-from hooklab import cam, erasing, evidence, sanity
+from hooklab import cache, cam, erasing, evidence, sanity
 from hooklab.cam import METHODS
 
 CLASSES = ("ant", "bee", "cow", "dog")
@@ -55,6 +55,13 @@ def test_yardsticks_are_asked_once_for_all_methods_and_classes(monkeypatch):
     assert len(asked) == 5
     lab.evidence(PIXELS, LAYER, 0, seed=1)
     assert len(asked) == 7
+
+
+def test_the_cache_knows_how_large_yardsticks_are():
+    found = evidence.yardsticks(lambda pictures: np.ones((len(pictures), 10), np.float32), PIXELS, (4, 6))
+    arrays = [found.whole, *found.erased.values(), found.random_kept, found.centre_kept]
+    arrays += [curve for pair in (*found.random.values(), *found.centre.values()) for curve in pair]
+    assert cache.size(found) >= sum(array.nbytes for array in arrays) > 2000
 
 
 @pytest.mark.parametrize("which", ["hottest", "coldest"])
