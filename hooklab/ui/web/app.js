@@ -160,14 +160,14 @@ class App {
         <button class="hl-chip" id="hl-copy">${t("copy.link")}</button>
       </header>
       <div class="hl-note" id="hl-note" role="status" hidden><span></span><button aria-label="${t("close")}">×</button></div>
-      <main class="hl-main">
+      <div class="hl-main">
         <aside class="hl-rail" id="hl-rail" aria-label="${t("rail")}"></aside>
         <section class="hl-body">
           <div class="hl-card hl-network" id="hl-strip"></div>
           <div class="hl-tabs" role="tablist" aria-label="${t("tabs")}">${this.tabs.map(id => `<button role="tab" id="hl-tab-${id}" aria-controls="hl-panel" data-tab="${id}">${t(`tab.${id}`)}</button>`).join("")}</div>
           <div class="hl-panel" id="hl-panel" role="tabpanel"></div>
         </section>
-      </main>`;
+      </div>`;
     this.rail = mountRail(this.root.querySelector("#hl-rail"), this);
     this.strip = mountStrip(this.root.querySelector("#hl-strip"), this);
     this.root.querySelector("#hl-note button").onclick = () => this.tell("");

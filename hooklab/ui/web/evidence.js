@@ -36,7 +36,7 @@ export function mount(root, app) {
       </div>
       <div class="hl-tools">
         <label>${t("erase.amount")} <input type="range" id="hl-percent" min="0" max="100" step="5"><output></output></label>
-        <label><select id="hl-which"><option value="hottest">${t("erase.hottest")}</option><option value="coldest">${t("erase.coldest")}</option></select></label>
+        <label><select id="hl-which" aria-label="${t("erase.which")}"><option value="hottest">${t("erase.hottest")}</option><option value="coldest">${t("erase.coldest")}</option></select></label>
         <label>${t("erase.baseline")} <select id="hl-baseline"><option value="blur">${t("erase.blur")}</option><option value="grey">${t("erase.grey")}</option></select></label>
         <button id="hl-clear">${t("erase.clear")}</button>
       </div>

@@ -37,7 +37,7 @@ export function mount(root, app) {
       <div class="hl-card hl-outcome">
         <div class="hl-switch" role="tablist" aria-label="${t("hooks.result")}">${["run", "channels"].map(id => `<button role="tab" data-result="${id}">${t(`hooks.result.${id}`)}</button>`).join("")}</div>
         <div id="hl-run">
-          <table class="hl-pairs"><thead><tr><th></th><th></th><th>${t("hooks.probability")}</th><th title="${t("hooks.logit.hint")}">${t("hooks.logit")}</th></tr></thead><tbody></tbody></table>
+          <table class="hl-pairs"><thead><tr><td></td><td></td><th>${t("hooks.probability")}</th><th title="${t("hooks.logit.hint")}">${t("hooks.logit")}</th></tr></thead><tbody></tbody></table>
           <div class="hl-four">${PICTURES.map(name => `<figure><canvas role="img" data-picture="${name}"></canvas><figcaption title="${t(`hooks.${name.split(".")[0]}.hint`)}"><b>${t(`hooks.${name}`)}</b></figcaption></figure>`).join("")}</div>
           <p class="hl-soft" id="hl-scale"></p>
         </div>
