@@ -112,7 +112,7 @@ def test_the_images_and_every_count_are_those_of_a_plain_loop(predictions, case)
         assert counts == {name: len(loop(predictions, **{**case, key: name})) for name in names}
 
 
-def test_the_pages_hold_every_image_once_in_order_and_a_page_too_far_is_the_last(predictions):
+def test_the_sheets_hold_every_image_once_in_order_and_one_too_far_is_the_last(predictions):
     probabilities = predictions["simple_cnn"][1]
     want = {
         "sure": lambda i: (-probabilities[i], i),
@@ -122,14 +122,14 @@ def test_the_pages_hold_every_image_once_in_order_and_a_page_too_far_is_the_last
     for sort, key in want.items():
         first = find(truth="cat", outcome="wrong", sort=sort)
         indices = []
-        for page in range(first["pages"]):
-            indices += find(truth="cat", outcome="wrong", sort=sort, page=page)["images"]["index"]
+        for sheet in range(first["sheets"]):
+            indices += find(truth="cat", outcome="wrong", sort=sort, sheet=sheet)["images"]["index"]
         assert indices == sorted(loop(predictions, truth="cat", outcome="wrong"), key=key)
-        assert find(truth="cat", outcome="wrong", sort=sort, page=9999)["page"] == first["pages"] - 1
+        assert find(truth="cat", outcome="wrong", sort=sort, sheet=9999)["sheet"] == first["sheets"] - 1
 
 
 def test_a_tile_carries_what_both_networks_say_and_its_pixels(predictions):
-    images = find(versus="disagree", sort="index", page=3)["images"]
+    images = find(versus="disagree", sort="index", sheet=3)["images"]
     pixels = np.frombuffer(base64.b64decode(images["pixels"]), np.uint8).reshape(-1, 32, 32, 3)
     for k, index in enumerate(images["index"]):
         picture, label = data.test_image(index)
@@ -141,7 +141,7 @@ def test_a_tile_carries_what_both_networks_say_and_its_pixels(predictions):
 
 def test_nothing_found_is_an_answer(predictions):
     got = find(outcome="right", versus="neither")
-    assert (got["count"], got["pages"], got["page"], got["images"]["index"]) == (0, 1, 0, [])
+    assert (got["count"], got["sheets"], got["sheet"], got["images"]["index"]) == (0, 1, 0, [])
     assert got["images"]["pixels"] == ""
 
 
@@ -154,7 +154,7 @@ def test_nothing_found_is_an_answer(predictions):
         *[("outcome", value, "choice") for value in ("maybe", None, True)],
         *[("versus", value, "choice") for value in ("both", 1)],
         *[("sort", value, "choice") for value in ("random", {})],
-        *[("page", value, "integer") for value in (-1, 1.5, "2", True, 10**9)],
+        *[("sheet", value, "integer") for value in (-1, 1.5, "2", True, 10**9)],
         *[("low", value, "number") for value in (-0.1, 1.1, "0.5", float("nan"), True)],
         *[("high", value, "number") for value in (-0.1, 1.1, None)],
     ],
@@ -195,7 +195,7 @@ def test_an_answer_takes_under_100_ms(predictions):
 def test_the_tab_opens_with_the_picture_and_the_shipped_predictions_are_the_models_own():
     real = {name: Lab(name, device="cpu") for name in models.REGISTRY}
     for name, lab in real.items():
-        answer = browse.view(real, {"model": name, "index": 25, "sort": "index", "page": 5})
+        answer = browse.view(real, {"model": name, "index": 25, "sort": "index", "sheet": 5})
         assert answer["index"] == 25 and answer["browse"]["model"] == name
         images = answer["browse"]["images"]
         logits = lab.predict(np.stack([np.asarray(data.test_image(index)[0]) for index in images["index"]]))

@@ -11,7 +11,7 @@ from hooklab.ui.gradcam import common
 from hooklab.ui.payload import encode, floats
 from hooklab.ui.question import Refusal, choice, integer, number, resolve, target
 
-PER_PAGE = 60
+PER_SHEET = 60
 BINS = 20  # of probability, in the histogram
 OUTCOMES = ("any", "right", "wrong")
 VERSUS = ("any", "disagree", "only_this", "only_other", "neither")  # this network's answer beside the other's
@@ -25,10 +25,10 @@ def view(labs: Mapping[str, Lab], request: Mapping) -> dict:
 
 
 def find(labs: Mapping[str, Lab], request: Mapping) -> dict:
-    """The images that pass all filters, one page of them with their pixels, and how many there would be otherwise.
+    """The images that pass all filters, one sheet of them with their pixels, and how many there would be otherwise.
 
     Filters (all may be left out): `truth` and `predicted` are classes, `outcome` is one of OUTCOMES, `low` and `high`
-    bound the probability of the predicted class, `versus` is one of VERSUS. `sort` is one of SORTS, `page` starts at 0.
+    bound the probability of the predicted class, `versus` is one of VERSUS. `sort` is one of SORTS, `sheet` starts at 0.
 
     Each count leaves its own filter out, so that it tells what choosing another value would give: `matrix` (true class,
     predicted class) is counted under all filters but those two, `histogram` under all but the probability, and so on.
@@ -72,9 +72,9 @@ def _find(labs: Mapping[str, Lab], model: str, request: Mapping) -> dict:
     found = np.flatnonzero(passing())
     key = {"sure": -probability, "unsure": probability, "index": np.arange(len(labels))}
     found = found[np.argsort(key[choice(request.get("sort", "sure"), "sort", SORTS)][found], kind="stable")]
-    pages = max(1, -(-len(found) // PER_PAGE))
-    page = min(integer(request.get("page", 0), "page", 0, len(labels)), pages - 1)
-    shown = found[page * PER_PAGE : (page + 1) * PER_PAGE]
+    sheets = max(1, -(-len(found) // PER_SHEET))
+    sheet = min(integer(request.get("sheet", 0), "sheet", 0, len(labels)), sheets - 1)
+    shown = found[sheet * PER_SHEET : (sheet + 1) * PER_SHEET]
 
     classes = len(lab.classes)
     rest = passing("truth", "predicted")
@@ -85,9 +85,9 @@ def _find(labs: Mapping[str, Lab], model: str, request: Mapping) -> dict:
         "other": other,
         "count": len(found),
         "right": int(right[found].sum()),
-        "page": page,
-        "per_page": PER_PAGE,
-        "pages": pages,
+        "sheet": sheet,
+        "per_sheet": PER_SHEET,
+        "sheets": sheets,
         "matrix": cells.reshape(classes, classes).tolist(),
         "histogram": {"right": _histogram(probability[rest & right]), "wrong": _histogram(probability[rest & ~right])},
         "outcomes": {name: int((passing("outcome") & mask).sum()) for name, mask in outcomes.items()},

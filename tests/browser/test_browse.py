@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_the_matrix_is_the_cards_and_every_cell_says_what_it_counts(page, visit,
     assert right == f"cat recognised: {CARD['confusion_matrix'][CAT][CAT]} images"
     accuracy = f"{100 * CARD['accuracy']:.1f} %"
     assert accuracy in page.inner_text("#hl-say")
-    assert page.locator(TILES).count() == browse.PER_PAGE
+    assert page.locator(TILES).count() == browse.PER_SHEET
     assert page.evaluate("document.documentElement.scrollHeight") <= 900
     shot(page)
 
@@ -141,7 +142,7 @@ def test_changes_faster_than_answers_end_with_the_last(page, visit, settle):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"truth": "zebra"}, {"outcome": "maybe"}, {"low": "2"}, {"low": "0.8", "high": "0.2"}, {"page": "-1"}],
+    [{"truth": "zebra"}, {"outcome": "maybe"}, {"low": "2"}, {"low": "0.8", "high": "0.2"}, {"sheet": "-1"}],
     ids=str,
 )
 def test_a_wrong_value_in_a_link_falls_back_with_a_note(page, visit, wrong):
@@ -272,7 +273,7 @@ def test_the_card_is_saved_as_it_is(page, visit):
     with page.expect_download() as download:
         page.click("[data-save=resnet]")
     assert download.value.suggested_filename == "resnet.json"
-    assert json.loads(open(download.value.path()).read()) == models.card("resnet")
+    assert json.loads(Path(download.value.path()).read_text("utf-8")) == models.card("resnet")
 
 
 @pytest.mark.parametrize(

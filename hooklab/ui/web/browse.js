@@ -2,7 +2,7 @@
 import {fromBase64, paint, picture} from "./stage.js";
 import {percent} from "./words.js";
 
-const FILTERS = {truth: null, predicted: null, outcome: "any", low: 0, high: 1, versus: "any", sort: "sure", page: 0};
+const FILTERS = {truth: null, predicted: null, outcome: "any", low: 0, high: 1, versus: "any", sort: "sure", sheet: 0};
 const BYTES = 32 * 32 * 3;
 
 export function mount(root, app) {
@@ -42,7 +42,7 @@ export function mount(root, app) {
   let found = null, asked = "", sent = "", number = 0;
 
   const filters = () => Object.fromEntries(Object.keys(FILTERS).map(key => [key, app.state[key]]));
-  const set = changes => app.set({page: 0, ...changes});
+  const set = changes => app.set({sheet: 0, ...changes});
 
   // ---- what one can change
 
@@ -59,8 +59,8 @@ export function mount(root, app) {
   }
   find("#hl-reset").onclick = () => app.set(FILTERS);
   find(".hl-pager").onclick = event => {
-    const turn = Number(event.target.dataset.turn), page = found ? found.page + turn : 0;
-    if (turn && found && page >= 0 && page < found.pages) app.set({page});
+    const turn = Number(event.target.dataset.turn), sheet = found ? found.sheet + turn : 0;
+    if (turn && found && sheet >= 0 && sheet < found.sheets) app.set({sheet});
   };
 
   // A click on the cell, row or column that is already chosen takes the choice back.
@@ -82,8 +82,8 @@ export function mount(root, app) {
     const cell = event.target.closest?.("[tabindex]");
     find("#hl-cell").textContent = cell ? wordsOf(cell) : t.plain("browse.matrix.hint");
   };
-  matrix.onpointerover = matrix.onfocusin = explain;
-  matrix.onpointerleave = () => find("#hl-cell").textContent = t.plain("browse.matrix.hint");
+  for (const type of ["pointerover", "focusin"]) matrix.addEventListener(type, explain);
+  for (const type of ["pointerleave", "focusout"]) matrix.addEventListener(type, () => find("#hl-cell").textContent = t.plain("browse.matrix.hint"));
   const across = 11; // ten classes and their head
   roam(matrix, () => [...matrix.querySelectorAll("thead td, [tabindex]")], () => across, choose);
 
@@ -139,10 +139,10 @@ export function mount(root, app) {
     paintHistogram();
     paintTiles(other);
     find("#hl-say").innerHTML = sentence(title, other);
-    const first = found.page * found.per_page, last = first + found.images.index.length;
+    const first = found.sheet * found.per_sheet, last = first + found.images.index.length;
     pager.textContent = found.count ? t.plain("browse.page", {first: first + 1, last, count: count(found.count), low: percent(Math.min(...found.images.probability)), high: percent(Math.max(...found.images.probability))}) : t.plain("browse.none");
-    find("[data-turn='-1']").setAttribute("aria-disabled", found.page === 0);
-    find("[data-turn='1']").setAttribute("aria-disabled", found.page === found.pages - 1);
+    find("[data-turn='-1']").setAttribute("aria-disabled", found.sheet === 0);
+    find("[data-turn='1']").setAttribute("aria-disabled", found.sheet === found.sheets - 1);
   }
 
   function paintMatrix() {
@@ -178,7 +178,7 @@ export function mount(root, app) {
   function paintTiles(other) {
     const {index, label, predicted, probability, pixels, other: theirs, other_probability: theirs_p} = found.images;
     const bytes = fromBase64(pixels), focused = grid.contains(document.activeElement);
-    while (grid.children.length < found.per_page) grid.insertAdjacentHTML("beforeend", `<button tabindex="-1"><canvas></canvas><i></i><span></span></button>`);
+    while (grid.children.length < found.per_sheet) grid.insertAdjacentHTML("beforeend", `<button tabindex="-1"><canvas></canvas><i></i><span></span></button>`);
     [...grid.children].forEach((tile, k) => {
       tile.classList.toggle("none", k >= index.length);
       tile.tabIndex = k ? -1 : 0;

@@ -16,7 +16,7 @@ export function mount(root, app) {
   const tools = mountTools(root.querySelector(".hl-tools"), app, ["colors", "opacity", "smooth", "normalization"], `
     <span class="hl-space"></span><button id="hl-next">${t("networks.next")}</button><button id="hl-all">${t("networks.all")}</button>`);
   const box = root.querySelector(".hl-networks");
-  root.querySelector("#hl-all").onclick = () => app.set({tab: "browse", versus: "disagree", truth: null, predicted: null, outcome: "any", low: 0, high: 1, page: 0});
+  root.querySelector("#hl-all").onclick = () => app.set({tab: "browse", versus: "disagree", truth: null, predicted: null, outcome: "any", low: 0, high: 1, sheet: 0});
   root.querySelector("#hl-next").onclick = async () => {
     try {
       const {index} = await app.ask({view: "networks.next", index: app.state.index ?? 0});

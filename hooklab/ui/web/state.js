@@ -56,7 +56,7 @@ export const STATE = {
   high: {start: 1, valid: (value, app, state) => between(state.low, 1)(value)},
   versus: {start: "any", valid: oneOf("any", "disagree", "only_this", "only_other", "neither")},
   sort: {start: "sure", valid: oneOf("sure", "unsure", "index")},
-  page: {start: 0, valid: whole(0, 9999)},
+  sheet: {start: 0, valid: whole(0, 9999)}, // Gradio takes "page" for one of its own
 };
 
 export const startState = app => ({...Object.fromEntries(Object.entries(STATE).map(([key, row]) => [key, row.start])), index: app.start.index, model: Object.keys(app.start.models)[0]});
