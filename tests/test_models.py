@@ -141,6 +141,7 @@ def test_weights_that_are_not_those_of_the_card_are_refused(name, tmp_path, monk
         models.load(name)
 
 
+@pytest.mark.timeout(900)  # 2.2 TFLOP in float32: 15 seconds on two free cores, minutes on busy ones
 def test_card_holds_on_all_10000_test_images(name):
     card, labels = models.card(name), data.test_labels()
     pixels = np.ascontiguousarray(data.test_images().transpose(0, 3, 1, 2))
