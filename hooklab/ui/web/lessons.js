@@ -60,7 +60,8 @@ export function mount(root, app) {
   function show(next) {
     answer = next;
     const {lesson, parameters, values} = answer.lessons;
-    if (lesson !== shown) {
+    const opened = lesson !== shown;
+    if (opened) {
       shown = lesson;
       for (const button of root.querySelectorAll("[data-lesson]")) {
         const on = button.dataset.lesson === lesson, list = button.parentElement;
@@ -87,6 +88,10 @@ export function mount(root, app) {
     }
     say(result.show(answer.lessons, answer));
     code.show(answer.lessons.code);
+    if (opened) { // a network comes first where there is one: scroll on to the lesson's own function
+      const line = answer.lessons.code.split("\n").findIndex(text => /^def (grad_cam|layer_features)/.test(text)), pre = find("pre");
+      pre.scrollTop = Math.max(0, line) * parseFloat(getComputedStyle(pre).lineHeight);
+    }
   }
 
   function say([sentence, note = {}]) {
