@@ -28,28 +28,46 @@ def url():
     if os.environ.get("HOOKLAB_URL"):
         yield os.environ["HOOKLAB_URL"].rstrip("/")
         return
+    for _ in range(3):  # Gradio gives its server five seconds to start, and a busy machine may need more
+        server, address, lines = start_server()
+        if address:
+            break
+        stop(server)
+    else:
+        pytest.fail(f"app.py did not start:\n{''.join(lines)}")
+    yield address
+    stop(server)
+
+
+def start_server() -> tuple[subprocess.Popen, str, list[str]]:
+    """The process, its address ("" if it did not start) and what it printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "app.py", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines, ready = [], threading.Event()
+    lines, known = [], threading.Event()
 
     def read():  # to the end, or the server would block on a full pipe
         for line in server.stdout:
             lines.append(line)
             if "hooklab: open" in line:
-                ready.set()
-        ready.set()
+                known.set()
+        known.set()
 
     threading.Thread(target=read, daemon=True).start()
+    known.wait(STARTING_SECONDS)
+    started = any("hooklab: open" in line for line in lines)
+    return server, f"http://127.0.0.1:{port}" if started else "", lines
+
+
+def stop(server: subprocess.Popen) -> None:
+    server.terminate()
     try:
-        if not ready.wait(STARTING_SECONDS) or server.poll() is not None:
-            pytest.fail(f"{' '.join(command)} did not start:\n{''.join(lines)}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
         server.wait(20)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 @pytest.fixture(scope="session")
