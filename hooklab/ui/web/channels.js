@@ -7,7 +7,7 @@ export function mountChannels(root, app, silence) {
   const {t} = app;
   root.innerHTML = `<p class="hl-soft">${t("effects.intro")}</p>
     <div class="hl-effects-top"><div id="hl-scatter"></div><p class="hl-say" id="hl-correlation" aria-live="polite"></p></div>
-    <div class="hl-scroll" tabindex="0" role="region" aria-label="${t("effects.table")}"><table class="hl-table-plain"><thead><tr><th>${t("effects.channel")}</th><th title="${t("effects.effect.hint")}">${t("effects.effect")}</th><th></th><th title="${t("fact.weight.hint")}">${t("effects.weight")}</th><th title="${t("effects.promised.hint")}">${t("effects.promised")}</th><th></th></tr></thead><tbody></tbody></table></div>`;
+    <div class="hl-scroll" tabindex="0" role="region" aria-label="${t("effects.table")}"><table class="hl-table-plain"><thead><tr><th>${t("effects.channel")}</th><th title="${t("effects.effect.hint")}">${t("effects.effect")}</th><td></td><th title="${t("fact.weight.hint")}">${t("effects.weight")}</th><th title="${t("effects.promised.hint")}">${t("effects.promised")}</th><td></td></tr></thead><tbody></tbody></table></div>`;
   const body = root.querySelector("tbody");
   body.onclick = event => {
     const channel = event.target.closest("[data-channel]")?.dataset.channel;

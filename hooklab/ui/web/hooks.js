@@ -271,6 +271,12 @@ export function mount(root, app) {
 
   const tabs = root.querySelector(".hl-switch");
   tabs.onclick = event => event.target.dataset.result && app.set({result: event.target.dataset.result});
+  tabs.onkeydown = event => {
+    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
+    event.preventDefault(), event.stopPropagation();
+    app.set({result: app.state.result === "run" ? "channels" : "run"});
+    tabs.querySelector("[aria-selected=true]").focus();
+  };
 
   function show(next) {
     answer = next;

@@ -163,7 +163,7 @@ function neverRemoved(root, app) {
   const {t} = app;
   return {show({result: {rows}, values: {remove}}) {
     const top = rows.length, last = rows.at(-1);
-    root.innerHTML = `<table class="hl-table-plain hl-runs"><thead><tr><th>${t("runs.run")}</th><th>${t("runs.calls")}</th><th></th><th>${t("runs.output")}</th><th>${t("runs.left")}</th></tr></thead><tbody>
+    root.innerHTML = `<table class="hl-table-plain hl-runs"><thead><tr><th>${t("runs.run")}</th><th>${t("runs.calls")}</th><td></td><th>${t("runs.output")}</th><th>${t("runs.left")}</th></tr></thead><tbody>
       ${rows.map(({run, calls, output, left}) => `<tr><th scope="row">${run}</th><td class="hl-wide-cell">${"<i></i>".repeat(calls)}</td><td>${calls}</td><td>${clean(output)}</td><td>${left}</td></tr>`).join("")}</tbody></table>`;
     return [t(remove === "never" ? "lesson.h.say" : "lesson.h.say.removed", {runs: top, calls: rows.reduce((sum, row) => sum + row.calls, 0), left: last.left, output: clean(last.output), first: clean(rows[0].output)})];
   }};
