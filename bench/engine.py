@@ -13,14 +13,14 @@ from hooklab import cam
 from hooklab.lab import Lab
 
 
-def medians(functions, repeats):
+def medians(functions, repeats, clock):
     """Milliseconds of each function, called in turns so that a noisy machine disturbs all alike."""
     times = {name: [] for name in functions}
     for _ in range(3 + repeats):
         for name, function in functions.items():
-            began = time.perf_counter()
+            began = clock()
             function()
-            times[name].append((time.perf_counter() - began) * 1000)
+            times[name].append((clock() - began) * 1000)
     return {name: statistics.median(values[3:]) for name, values in times.items()}
 
 
@@ -30,21 +30,20 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
     torch.set_num_threads(arguments.threads)
     lab = Lab(arguments.model, device=arguments.device, cache_megabytes=1)
     prepared = lab._image(1218)
     layer = next(row.name for row in lab.layers() if row.default)
     rows = [row for row in lab.layers() if row.spatial]
 
-    table = lab._rows(prepared.tensor)
-
     def cold(ask):
-        """As for a picture not seen before: the cache is empty but for the table of layers."""
+        """As for a picture not seen before."""
 
         def run():
-            lab._cache._values.clear()
-            lab._cache.keep(("rows", tuple(prepared.tensor.shape)), table)
+            lab.forget()
             return ask()
 
         return run
@@ -69,17 +68,15 @@ def main():
         "run, no edit": lambda: lab.run(1218),
         "run, four hooks on every module": lambda: lab.run(1218, watch="all"),
     }
-    found = medians(functions, arguments.repeats)
-    print(
-        f"{arguments.model} on {lab.device}, {torch.get_num_threads()} threads, medians of {arguments.repeats}; {layer}"
-    )
+    found = medians(functions, arguments.repeats, clock)
+    print(f"{lab.name} at {layer} on {lab.device}, {torch.get_num_threads()} threads, {arguments.clock} clock, medians")
     print(f"{'':36}{'ms':>9}{'forwards':>10}{'forward+backward':>18}")
     plain, both = found["one plain forward pass"], found["one plain forward and backward pass"]
     for name, value in found.items():
         print(f"{name:36}{value:9.2f}{value / plain:10.2f}{value / both:18.2f}")
     slow = {f"explain, cold, {method}": cold(lambda m=method: lab.explain(1218, method=m)) for method in cam.METHODS}
     slow |= {f"channel_effects, {row.name}": cold(lambda n=row.name: lab.channel_effects(1218, n)) for row in rows[-9:]}
-    for name, value in medians(slow, max(3, arguments.repeats // 20)).items():
+    for name, value in medians(slow, max(3, arguments.repeats // 20), clock).items():
         print(f"{name:36}{value:9.2f}{value / plain:10.2f}{value / both:18.2f}")
 
 

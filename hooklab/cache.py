@@ -60,5 +60,10 @@ class Cache:
             self.keep(key, value)
         return value
 
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self.bytes = 0
+
     def __len__(self) -> int:
         return len(self._values)

@@ -22,6 +22,7 @@ from .layers import LayerInfo, layers
 from .replicas import Pool
 
 CHUNK = 32  # how many pictures are one batch
+REPLICAS = min(4, os.cpu_count() or 1)  # how many requests run at once; a server gives each its share of the cores
 
 
 class Engine:
@@ -51,6 +52,9 @@ class Engine:
             input_size = entry.input_size if input_size is None else input_size
             mean, std = entry.mean if mean is None else mean, entry.std if std is None else std
         elif isinstance(model, nn.Module):
+            model = getattr(model, "_orig_mod", model)  # inside torch.compile's wrapper
+            if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+                raise ValueError("TorchScript modules take no hooks: hand in the module that was scripted or traced")
             self.name = type(model).__name__
             if checkpoint is not None:
                 model = models.load(copy.deepcopy(model), checkpoint)
@@ -59,10 +63,11 @@ class Engine:
 
         self.inputs = Inputs(input_size, mean, std, preprocess)
         self.device = _device(device)
-        self._pool = Pool(model, min(4, os.cpu_count() or 1), self.device)
+        self._pool = Pool(model, REPLICAS, self.device)
         self.model = self._pool.model
         self._dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         self._cache = Cache(cache_megabytes * 2**20)
+        self._tables = Cache(4 * 2**20)  # of layers, by the picture's shape: asked for by every request
         self._default_layer = default_layer
         self.classes = self._class_names(classes)
 
@@ -82,7 +87,7 @@ class Engine:
                 rows[default] = replace(rows[default], default=True)
             return rows
 
-        return self._cache.get(("rows", tuple(tensor.shape)), find)
+        return self._tables.get(tuple(tensor.shape), find)
 
     def _layer(self, tensor: Tensor, name: str | None, spatial: bool = False) -> LayerInfo:
         """The row of `name`, or the default's; ValueError where it does not exist or, if asked for, has no map."""

@@ -38,8 +38,12 @@ class Lab(Judge, Engine):
     checkpoint   weights for the network: a path
 
     A module that is handed in stays as it is: its modes, flags, gradients, hooks and device. `lab.model` is a copy in
-    eval mode that shares its weights. A model's weights are not to change while a Lab explains it.
+    eval mode that shares its weights; after changing them in place, `forget()` what was answered before.
     """
+
+    def forget(self) -> None:
+        """Empty the cache: for a module whose weights were changed."""
+        self._cache.clear()
 
     # -- what there is to look at -----------------------------------------------------------------------------------
 

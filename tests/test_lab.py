@@ -652,6 +652,18 @@ def test_a_warm_answer_runs_no_model():
     assert len(runs) == 4
 
 
+def test_weights_changed_in_place_are_seen_after_forget():
+    net = Gap()
+    lab = small(net)
+    before = lab.explain(6, "conv2", 1)
+    with torch.no_grad():
+        net.fc.weight.mul_(3)
+    assert np.array_equal(lab.explain(6, "conv2", 1).raw, before.raw)
+    lab.forget()
+    np.testing.assert_allclose(lab.explain(6, "conv2", 1).raw, before.raw * 3, rtol=1e-4, atol=1e-7)
+    assert lab._cache.bytes > 0
+
+
 def test_the_pool_is_bounded_and_a_replica_has_one_user_at_a_time():
     pool, lent, most = Pool(Gap(), 3, torch.device("cpu")), [], [0]
     all_three = threading.Barrier(3, timeout=60)
@@ -839,3 +851,45 @@ def test_replacing_a_layer_gives_what_an_edit_gives(name):
         for factor, logits in zip((1, 0), found, strict=True):
             after = lab.run(0, [{"layer": row.name, "action": "scale", "value": factor}], layer=None).after
             np.testing.assert_allclose(logits, after, rtol=1e-3, atol=1e-4, err_msg=f"{row.name} times {factor}")
+
+
+# -- models of other kinds ----------------------------------------------------------------------------------------
+
+
+def test_torchscript_is_refused_in_one_sentence():
+    scripted = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    with pytest.raises(ValueError, match="TorchScript modules take no hooks"):
+        small(scripted)
+
+
+def spectral():
+    net = Reused()
+    torch.nn.utils.spectral_norm(net.conv1)
+    return net
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.compile(Reused()),
+        lambda: Reused().to(memory_format=torch.channels_last),
+        lambda: Reused().bfloat16(),
+        spectral,
+    ],
+    ids=["compiled", "channels last", "bfloat16", "spectral norm"],
+)
+def test_other_kinds_of_models(make):
+    lab = small(make())
+    found, run = lab.explain(3), lab.run(3, watch="all")
+    assert found.layer == "pool:2" and np.isfinite(found.raw).all() and found.raw.dtype == np.float32
+    assert len(lab.layers()) == 12 - 1 and np.array_equal(run.before, run.after)
+
+
+def test_a_layer_table_is_made_once():
+    net, runs = Gap(), []
+    net.register_forward_hook(lambda *_: runs.append(1))
+    lab = small(net, cache_megabytes=0)
+    lab.layers()
+    before = len(runs)
+    lab.layers(), lab.layers(3), lab.explain(3)
+    assert len(runs) == before + 1

@@ -8,10 +8,12 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves thi
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
 
 import gradio as gr
+import torch
 from starlette.middleware import Middleware
 
 import hooklab
 from hooklab import cam, data, images, models
+from hooklab.engine import REPLICAS
 from hooklab.lab import Lab
 from hooklab.ui import about, api, browse, classes, code, evidence, features, gradcam, hooks, lessons, networks, upload
 from hooklab.ui.limits import BodyLimit
@@ -99,6 +101,7 @@ def load(first: str, device: str, checkpoint: str | None, folder: str | None) ->
         same = (pixels.transpose(0, 2, 3, 1) == data.test_images()).all() and (labels == data.test_labels()).all()
         if not same:
             raise ValueError(f"the test images in {folder} are not those of CIFAR-10 that hooklab ships")
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // REPLICAS))  # requests side by side, each on its share
     names = [first, *(name for name in models.REGISTRY if name != first)]
     return {name: Lab(name, device=device, checkpoint=checkpoint if name == first else None) for name in names}
 
