@@ -57,7 +57,7 @@ export function mount(root, app) {
   function networkCard(name, title, {card, curve}) {
     const facts = [
       ["accuracy", percent(card.accuracy)], ["calibration", percent(card.expected_calibration_error)], ["parameters", count(card.parameters)],
-      ["multiply_adds", t.plain("about.millions", {millions: count(Math.round(card.multiply_adds / 1e6)), myriads: count(Math.round(card.multiply_adds / 1e4))})], ["epochs", card.epochs], ["seed", card.seed],
+      ["multiply_adds", t.plain("about.millions", {count: count(Math.round(card.multiply_adds / (app.lang === "zh" ? 1e4 : 1e6)))})], ["epochs", card.epochs], ["seed", card.seed],
       ["time", card.seconds ? t.plain("about.minutes", {n: count(Math.round(card.seconds / 60))}) : null], ["speed", card.images_per_second ? t.plain("about.per_second", {n: count(card.images_per_second)}) : null],
       ["processes", card.processes && card.device ? `${card.processes} × ${card.device}` : null],
     ].filter(([, value]) => value !== null && value !== undefined);
