@@ -28,7 +28,7 @@ def find(labs: Mapping[str, Lab], request: Mapping) -> dict:
     """The images that pass all filters, one sheet of them with their pixels, and how many there would be otherwise.
 
     Filters (all may be left out): `truth` and `predicted` are classes, `outcome` is one of OUTCOMES, `low` and `high`
-    bound the probability of the predicted class, `versus` is one of VERSUS. `sort` is one of SORTS, `sheet` starts at 0.
+    bound the probability of the predicted class, `versus` is one of VERSUS, `sort` one of SORTS, `sheet` starts at 0.
 
     Each count leaves its own filter out, so that it tells what choosing another value would give: `matrix` (true class,
     predicted class) is counted under all filters but those two, `histogram` under all but the probability, and so on.
