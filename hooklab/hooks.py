@@ -1,4 +1,4 @@
-"""See, and change, what flows through a model: `record` owns every hook, `layers` lists where one can be put.
+"""See, and change, what flows through a model: one context manager, `record`, owns every hook.
 
     >>> with record(model, ["conv3", "pool:3.input"]) as seen:
     ...     logits = model(image)                      # image (N, 3, H, W)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,15 +26,17 @@ class Effect(NamedTuple):
     reason: str  # the same as a sentence
 
 
-REASONS: Mapping[str, str] = {
-    "": "",
-    "watches": "a watching hook hands on what it gets",
-    "never_called": "the module, or that call of it, is not part of this pass",
-    "no_gradient": "no gradient of this class passes here",
-    "unchanged": "what passed was already so",
-    "not_reached": "the changed values do not reach the logits",
-    "backward_only": "a gradient edit does not change the forward pass, so the logits stay; gradients before it change",
-}
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "",
+        "watches": "a watching hook hands on what it gets",
+        "never_called": "the module, or that call of it, is not part of this pass",
+        "no_gradient": "no gradient of this class passes here",
+        "unchanged": "what passed was already so",
+        "not_reached": "the changed values do not reach the logits",
+        "backward_only": "a gradient edit leaves the forward pass alone: the logits stay, gradients before it change",
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
