@@ -176,6 +176,7 @@ class App {
     this.root.querySelector("#hl-code").onclick = () => showScript(this);
     this.root.querySelector("#hl-present").onclick = () => this.set({present: true});
     this.root.querySelector("#hl-qr").onclick = () => openQr(this);
+    this.root.querySelector("#hl-qr").hidden = Boolean(this.saved); // a file on this computer has no link for others
     this.root.querySelector("#hl-copy").onclick = event => this.copy(location.href, event.currentTarget);
     const tablist = this.root.querySelector(".hl-tabs");
     tablist.onclick = event => event.target.dataset.tab && this.set({tab: event.target.dataset.tab});
