@@ -76,8 +76,23 @@ def main() -> None:
             row["id"] for row in json.loads(fetch(address, "config"))["components"] if row["type"] == "html"
         )
         files = sorted(set(re.findall(r'(?:href|src)="\.?/?((?:assets|static|hooklab|theme)[^"]+)"', page)))
-        own = next(name.rsplit("/", 1)[0] + "/" for name in files if name.startswith("hooklab/"))
-        files += [own + name for name in ("start.json", "texts.json", "rail.js", "strip.js", "state.js", "gradcam.js")]
+        own = re.search("hooklab/[0-9a-f]{12}/", page)[0]
+        names = (
+            "app",
+            "stage",
+            "words",
+            "state",
+            "rail",
+            "strip",
+            "tools",
+            "gradcam",
+            "script",
+            "code",
+            "edits",
+            "save",
+            "qr",
+        )
+        files += [own + name for name in ("style.css", "start.json", "texts.json", *(f"{name}.js" for name in names))]
         before = memory_megabytes(server)
 
         def open_page(student: int) -> None:
