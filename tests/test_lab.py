@@ -737,7 +737,7 @@ def test_a_gradient_edit_changes_the_input_gradient_and_the_map_but_no_logit(lab
     assert np.array_equal(run.before, run.after)
     np.testing.assert_allclose(run.gradient_after, run.gradient_before * value, rtol=1e-4, atol=1e-9)
     np.testing.assert_allclose(run.raw_after, run.raw_before * value, rtol=1e-4, atol=1e-9)
-    assert run.effects[0].code == "backward_only" and "does not change the forward pass" in run.effects[0].reason
+    assert run.effects[0].code == "backward_only" and "leaves the forward pass alone" in run.effects[0].reason
 
 
 EFFECTS = [
