@@ -169,16 +169,6 @@ def test_chinese(page, visit, shot):
     shot(page)
 
 
-@pytest.mark.parametrize("tab", ["browse", "networks", "about"])
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (390, 844)])
-def test_no_width_scrolls_sideways(new_page, visit, shot, tab, width, height):
-    for scheme in ("light", "dark"):
-        page = new_page(width, height, color_scheme=scheme)
-        visit(page, tab=tab, lang="en")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        shot(page, scheme)
-
-
 # ---- two networks
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 from hooklab import data
 from tests.browser.test_main import ANSWER, painted
 
-TABS = ("gradcam", "features", "classes", "evidence", "hooks", "lessons", "browse", "about")
+TABS = ("gradcam", "features", "classes", "evidence", "hooks", "lessons", "networks", "browse", "about")
 
 
 @pytest.mark.parametrize("tab", TABS)
