@@ -59,7 +59,11 @@ def main(argv: list[str] | None = None) -> None:
         )
     except (ValueError, OSError) as error:
         sys.exit(f"hooklab: {error}")
+    if page.mcp_error:  # the package is there, but not whole
+        sys.exit(f"hooklab: --mcp does not work here: {page.mcp_error.strip()}")
     print(f"hooklab: open {address}")
+    if options.mcp:
+        print(f"hooklab: tools for a language model at {address}gradio_api/mcp/")
     if options.host == "0.0.0.0":
         print(f"hooklab: on other machines of this network, open http://{_own_address()}:{page.server_port}/")
     page.block_thread()

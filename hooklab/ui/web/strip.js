@@ -6,7 +6,7 @@ export function mountStrip(root, app) {
     const {layers, size} = app.model;
     const tallest = size[1];
     root.innerHTML = `
-      <div class="hl-strip" role="group" aria-label="${t("network")}">
+      <div class="hl-strip" role="group" aria-label="${t("network")}" title="${t("network.way")}">
         <span class="hl-layer hl-fixed"><span class="hl-box" style="${box([3, tallest, size[2]], tallest)}"><i></i></span><b>${t("network.input")}</b><small>3×${size[1]}×${size[2]}</small></span>
         ${layers.map(layer => `<button class="hl-layer${layer.spatial ? "" : " flat"}" data-layer="${layer.name}" aria-pressed="false" title="${app.escape(layer.name)} · ${app.escape(layer.type)}" aria-label="${app.escape(layer.name)}, ${app.escape(layer.type)}, ${layer.shape.join(" × ")}${layer.spatial ? "" : `, ${t("layer.nomap")}`}">
           <span class="hl-box" style="${box(layer.shape, tallest)}">${"<i></i>".repeat(sheets(layer.shape))}</span><b>${app.layerLabel(layer.name)}</b><small>${layer.shape.join("×")}</small></button>`).join("")}
