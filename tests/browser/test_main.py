@@ -1,5 +1,6 @@
 """The whole main job in a real browser: an image, a layer, a class; heatmap, overlay, feature maps; downloads."""
 
+import base64
 import io
 import json
 
@@ -12,13 +13,16 @@ from hooklab import data, images
 STATE = "() => window.hooklab.state"
 ANSWER = "() => window.hooklab.answer"
 PAINTED = """name => { const canvas = document.querySelector(name), {width, height} = canvas;
-    return [height, width, ...canvas.getContext("2d").getImageData(0, 0, width, height).data]; }"""
+    const bytes = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+    let text = "";
+    for (let k = 0; k < bytes.length; k += 0x8000) text += String.fromCharCode(...bytes.subarray(k, k + 0x8000));
+    return [height, width, btoa(text)]; }"""
 
 
 def painted(page, selector):
     """The pixels of a canvas, uint8 (H, W, 3)."""
-    height, width, *values = page.evaluate(PAINTED, selector)
-    return np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
+    height, width, text = page.evaluate(PAINTED, selector)
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)[..., :3]
 
 
 def test_the_first_page_shows_test_image_1218_with_a_true_sentence(page, visit, shot):

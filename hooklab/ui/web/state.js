@@ -85,7 +85,7 @@ export function addressOf(app, state, search) {
 }
 
 function parse(text, like) {
-  if (text === "true" || text === "false") return text === "true";
+  if (/^(true|false)$/i.test(text)) return text.toLowerCase() === "true";
   if (typeof like === "boolean") return text === "1" ? true : text === "0" ? false : text;
   return /^-?\d+(\.\d+)?(e\d+)?$/.test(text) ? Number(text) : text;
 }
