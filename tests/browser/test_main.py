@@ -135,6 +135,7 @@ def test_the_browser_paints_what_python_paints(page, visit, smooth, normalizatio
 
 def test_display_controls_cost_no_request(page, visit):
     visit(page)
+    page.wait_for_selector("#hl-true.ready")  # asked for after a moment of looking, not by a display control
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     before = painted(page, "[data-panel=overlay] canvas")
@@ -206,9 +207,9 @@ def test_ones_own_picture_is_cropped_as_shown_and_explained(page, visit, settle,
     page.click("[data-class='4']")
     settle(page)
     assert page.evaluate(ANSWER)["target"] == 4 and page.evaluate(ANSWER)["index"] is None
-    page.select_option("#hl-model", "resnet")
-    settle(page)
-    assert page.evaluate(ANSWER)["model"] == "resnet" and page.evaluate(ANSWER)["index"] is None
+    page.select_option("#hl-model", "resnet")  # which fits the picture anew
+    page.wait_for_function("() => hooklab.answer.model === 'resnet'")
+    assert page.evaluate(ANSWER)["index"] is None
     shot(page)
     page.click(".hl-switch [data-source=test]")
     page.click("[data-step='1']")
