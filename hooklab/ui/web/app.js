@@ -147,7 +147,7 @@ class App {
 
   async build() {
     document.documentElement.lang = this.lang === "zh" ? "zh-CN" : "en";
-    const {t} = this, accuracy = this.model.card.accuracy;
+    const {t} = this;
     this.root.classList.toggle("present", this.state.present);
     this.root.innerHTML = `
       <header class="hl-header">

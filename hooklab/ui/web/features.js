@@ -1,6 +1,6 @@
 // What does the layer see? Every channel in one picture; a click enlarges one and says what it adds to the map.
 import {silenced} from "./edits.js";
-import {colorize, heat, nearest, paint, range, unpack} from "./stage.js";
+import {colorize, heat, paint, range, unpack} from "./stage.js";
 import {mountTools} from "./tools.js";
 import {short, percent} from "./words.js";
 
