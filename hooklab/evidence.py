@@ -95,7 +95,7 @@ def yardsticks(
         for ranks in ranked:
             batch += _steps(pixels, base, ranks, fractions)
     probabilities = predict(np.stack(batch))
-    whole, erased = probabilities[0], dict(zip(bases, probabilities[1:], strict=False))
+    whole, erased = probabilities[0], dict(zip(bases, probabilities[1 : 1 + len(bases)], strict=True))
     between = probabilities[ends:].reshape(len(bases), len(ranked), -1, probabilities.shape[1])
     random, centre = {}, {}
     for name, curves in zip(bases, between, strict=True):

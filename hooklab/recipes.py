@@ -27,7 +27,7 @@ class Recipe:
 
 RECIPES = {
     "simple_cnn": Recipe(30, 128, 3e-3, 0.05, "adamw", shift=3, cutout=8),
-    "resnet": Recipe(18, 256, 0.25, 5e-4, "sgd", shift=2, cutout=8),
+    "resnet": Recipe(40, 256, 0.25, 5e-4, "sgd", shift=4, cutout=8),
 }
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -273,11 +274,17 @@ def test_a_data_url_passes_through_our_own_decode():
 # ---- the door
 
 
+def complete(coroutine):
+    """Its result, from a thread of its own: where browser tests ran before, this one has an event loop already."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def run(service, *requests):
     async def all_of_them():
         return await asyncio.gather(*(service.ask(view, request) for view, request in requests))
 
-    return asyncio.run(all_of_them())
+    return complete(all_of_them())
 
 
 def test_P12_every_failure_is_an_answer_and_the_trace_stays_in_the_log(caplog):
@@ -344,7 +351,7 @@ def get(app, path, encoding=b"br", method="GET"):
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept-encoding", encoding)]}
-    asyncio.run(app(scope, None, send))
+    complete(app(scope, None, send))
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(message.get("body", b"") for message in sent[1:])
 
 
