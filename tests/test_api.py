@@ -163,3 +163,9 @@ def test_P5_P10_the_page_names_no_other_host_and_keeps_no_history(address):
     config = json.load(urllib.request.urlopen(address + "config", timeout=30))
     assert config.get("run_history") in (False, None)
     assert not config.get("analytics_enabled")
+
+
+@pytest.mark.parametrize("query", ["page=2", "deep_link=x", "index=5&page=../..&deep_link="])
+def test_no_word_in_a_link_is_an_order_to_gradio(address, query):
+    plain, asked = (urllib.request.urlopen(address + end, timeout=30).read() for end in ("", "?" + query))
+    assert asked == plain

@@ -51,6 +51,8 @@ class StaticCache:
 
     async def __call__(self, scope, receive, send):
         path = scope.get("path", "")
+        if path == "/":  # our state is the browser's to read; Gradio takes ?page= for its own and would answer 500
+            scope = {**scope, "query_string": b""}
         if scope["type"] != "http" or not self._concerns(scope["method"], path):
             return await self.app(scope, receive, send)
         if path.startswith(_REFUSED_PREFIXES):
