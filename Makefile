@@ -13,8 +13,9 @@ BIN := .venv/bin
 run: .venv/installed
 	$(BIN)/python app.py $(ARGS)
 
+# Two files at a time: many tests wait for a browser or another process.
 test: .venv/installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: .venv/installed-dev
 	@for file in bench/*.py; do $(BIN)/python -m bench.$$(basename $$file .py) $(ARGS) || exit 1; done

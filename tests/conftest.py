@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from hooklab import hooks
+from hooklab import hooks, models
+from hooklab.lab import Lab
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +28,9 @@ def no_hook_is_alive_after_the_whole_suite():
     modules = [m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module)]  # of any test, page or lab
     left = {type(m).__name__: hooks.count(m) for m in modules}
     assert not any(left.values()), left
+
+
+@pytest.fixture(scope="session")
+def labs():
+    """Both networks that ship, for tests that only ask."""
+    return {name: Lab(name, device="cpu") for name in models.REGISTRY}

@@ -13,13 +13,7 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 
 from hooklab import data
-from hooklab.lab import Lab
 from hooklab.ui.page import build
-
-
-@pytest.fixture(scope="module")
-def labs():
-    return {name: Lab(name, device="cpu") for name in ("simple_cnn", "resnet")}
 
 
 @pytest.fixture(scope="module")

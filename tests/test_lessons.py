@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 
 from hooklab import data, hooks, lessons
-from hooklab.lab import Lab
 from hooklab.ui import lessons as page
 from hooklab.ui.lessons import LESSONS
 from hooklab.ui.question import Refusal
@@ -30,11 +29,6 @@ CASES = {  # values away from the defaults, so that a script that ignores them f
     "g": {"x": 0.5, "factor": -2.0, "value": 4.0},
     "h": {"runs": 3, "factor": -1.0, "remove": "never"},
 }
-
-
-@pytest.fixture(scope="module")
-def labs():
-    return {name: Lab(name, device="cpu") for name in ("simple_cnn", "resnet")}
 
 
 # ---- the programs

@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 
 from hooklab import data
-from hooklab.lab import Lab
 from hooklab.ui import api, gradcam, page, upload
 from hooklab.ui.describe import where
 from hooklab.ui.payload import encode, pack
@@ -23,11 +22,6 @@ from hooklab.ui.service import Service
 from hooklab.ui.static import WEB, StaticCache, WebFiles
 
 TEXTS = json.loads((WEB / "texts.json").read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def labs():
-    return {name: Lab(name, device="cpu") for name in ("simple_cnn", "resnet")}
 
 
 def unpack(packed):

@@ -3,16 +3,9 @@
 import csv
 import json
 
-import pytest
-
 from hooklab import cam, models, unlike
 from hooklab.lab import Lab
 from hooklab.ui import about
-
-
-@pytest.fixture(scope="module")
-def labs():
-    return {name: Lab(name, device="cpu") for name in models.REGISTRY}
 
 
 def test_every_card_and_curve_is_the_file_beside_the_weights(labs):

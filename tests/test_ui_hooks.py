@@ -1,6 +1,5 @@
 """The hooks tab's Python side: real hooks, their calls in order, what they do, and what is refused."""
 
-import base64
 import json
 import math
 import threading
@@ -12,29 +11,19 @@ import torch.nn.functional as F
 
 from hooklab import hooks as engine
 from hooklab.edits import ACTIONS, HOOKS
-from hooklab.lab import Lab
 from hooklab.ui import code
 from hooklab.ui import hooks as page
 from hooklab.ui.question import Refusal
 from hooklab.ui.static import WEB
+from tests.test_ui import unpack
 
 TEXTS = json.loads((WEB / "texts.json").read_text("utf-8"))
 PLACES = {"simple_cnn": "conv2", "resnet": "layer1.0.conv2"}
 
 
-@pytest.fixture(scope="module")
-def labs():
-    return {name: Lab(name, device="cpu") for name in ("simple_cnn", "resnet")}
-
-
 def ask(labs, *edits, **request):
     answer = page.view(labs, {"watch": "none", "edits": list(edits), **request})
     return json.loads(json.dumps(answer, allow_nan=False))["hooks"]
-
-
-def unpack(packed):
-    values = np.frombuffer(base64.b64decode(packed["data"]), "<f2").astype(np.float32) * packed["scale"]
-    return values.reshape(packed["shape"])
 
 
 def edit(layer="conv2", hook="forward", action="watch", **fields):

@@ -8,19 +8,9 @@ import numpy as np
 import pytest
 
 from hooklab import data
-from hooklab.lab import Lab
 from hooklab.ui import browse, networks
 from hooklab.ui.question import Refusal
-
-
-@pytest.fixture(scope="module")
-def labs():
-    return {name: Lab(name, device="cpu") for name in ("simple_cnn", "resnet")}
-
-
-def unpack(packed):
-    values = np.frombuffer(base64.b64decode(packed["data"]), "<f2").astype(np.float32) * packed["scale"]
-    return values.reshape(packed["shape"])
+from tests.test_ui import unpack
 
 
 @pytest.mark.parametrize(

@@ -64,27 +64,27 @@ def test_edits_are_switched_off_changed_and_removed_one_by_one(page, visit, sett
     expect(page.locator("#hl-edits li")).to_have_count(2)
 
 
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"action": "zero", "channels": "128"}, "128 is not a whole number from 0 to 127"),
-        ({"action": "zero", "channels": "x"}, "x is not a whole number from 0 to 127"),
-        ({"action": "zero", "channels": "9-3"}, "9-3 is not a whole number from 0 to 127"),
-        ({"action": "keep", "channels": ""}, "at least one, from 0 to 127"),
-        ({"action": "scale", "value": "NaN"}, "NaN is not a number from"),
-        ({"action": "scale", "value": ""}, "is not a number from"),
-        ({"action": "prune", "value": "101"}, "101 is not a number from 0 to 100"),
-        ({"action": "clamp", "value": "1", "high": "0"}, "the lower one first"),
-        ({"action": "noise", "value": "1", "seed": "-1"}, "-1 is not a whole number from 0 to 2147483647"),
-        ({"hook": "tensor", "action": "clip_norm", "value": "-1"}, "-1 is not a number from 0 to"),
-    ],
-)
-def test_a_bad_edit_gets_a_sentence_with_the_range_and_is_not_attached(page, visit, fields, message):
-    visit(page, tab="hooks", layer="conv3", watch="none")
-    attach(page, **fields)
-    expect(page.locator("#hl-wrong")).to_contain_text(message)
-    expect(page.locator("#hl-edits li.none")).to_be_visible()
-    assert "edits=" not in page.url
+BAD_EDITS = [
+    ({"action": "zero", "channels": "128"}, "128 is not a whole number from 0 to 127"),
+    ({"action": "zero", "channels": "x"}, "x is not a whole number from 0 to 127"),
+    ({"action": "zero", "channels": "9-3"}, "9-3 is not a whole number from 0 to 127"),
+    ({"action": "keep", "channels": ""}, "at least one, from 0 to 127"),
+    ({"action": "scale", "value": "NaN"}, "NaN is not a number from"),
+    ({"action": "scale", "value": ""}, "is not a number from"),
+    ({"action": "prune", "value": "101"}, "101 is not a number from 0 to 100"),
+    ({"action": "clamp", "value": "1", "high": "0"}, "the lower one first"),
+    ({"action": "noise", "value": "1", "seed": "-1"}, "-1 is not a whole number from 0 to 2147483647"),
+    ({"hook": "tensor", "action": "clip_norm", "value": "-1"}, "-1 is not a number from 0 to"),
+]
+
+
+def test_a_bad_edit_gets_a_sentence_with_the_range_and_is_not_attached(page, visit):
+    for fields, message in BAD_EDITS:
+        visit(page, tab="hooks", layer="conv3", watch="none")
+        attach(page, **fields)
+        expect(page.locator("#hl-wrong")).to_contain_text(message)
+        expect(page.locator("#hl-edits li.none")).to_be_visible()
+        assert "edits=" not in page.url, fields
 
 
 def test_a_bad_edit_in_a_link_says_what_is_wrong_and_the_others_run(page, visit):
@@ -144,17 +144,6 @@ def test_watching_every_module_of_the_larger_network_fits_and_scrolls(page, visi
     visit(page, tab="hooks", model="resnet", watch="all")
     assert page.locator(".hl-call").count() > 100
     assert page.evaluate("(e => e.scrollHeight > e.clientHeight)(document.querySelector('#hl-calls'))")
-
-
-@pytest.mark.parametrize("width, height", [(1440, 900), (1024, 768), (390, 844)])
-@pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
-def test_no_sideways_scrolling_and_no_missing_text(new_page, visit, shot, width, height, locale):
-    page = new_page(width, height, locale)
-    for result in ("run", "channels"):
-        visit(page, tab="hooks", result=result, edits="conv3~forward~noise~0.5~~3,fc1~tensor~clip~0.1")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert not re.search(r"\{\w+\}|undefined|NaN", page.locator("#hl-panel").inner_text())
-        shot(page, f"{result}-{width}-{locale}")
 
 
 def test_at_1440_by_900_prediction_pictures_and_calls_are_on_one_screen(page, visit):
