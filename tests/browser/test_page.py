@@ -131,6 +131,7 @@ def test_every_class_layer_and_method(page, visit, settle):
 def test_erasing_by_slider_and_by_brush(page, visit):
     visit(page, tab="evidence", percent=0)
     page.wait_for_selector("#hl-paired div")
+    assert all(curve.bounding_box()["width"] > 200 for curve in page.locator(".hl-curve svg").all())
     page.locator("#hl-percent").fill("100")
     page.wait_for_function("() => document.querySelector('#hl-say').textContent.includes('100 %')")
     page.click("#hl-clear")

@@ -88,7 +88,7 @@ export function mount(root, app) {
       ${ticks.map(value => `<path class="grid" d="M${left} ${y(value).toFixed(1)}H${W - 8}"/><text x="${left - 5}" y="${(y(value) + 4).toFixed(1)}" text-anchor="end">${shown(value)}</text>`).join("")}
       <text x="${left}" y="${H - 5}">${epochs[0]}</text><text x="${W - 8}" y="${H - 5}" text-anchor="end">${t("about.epoch", {n: epochs.at(-1)})}</text>
       ${Object.entries(lines).map(([name, line]) => `<path class="${name}" d="${line.map((value, k) => `${k ? "L" : "M"}${x(epochs[k]).toFixed(1)} ${y(value).toFixed(1)}`).join("")}"/>`).join("")}
-    </svg><figcaption><b>${t(`about.${kind}`)}</b><span><i class="hl-curve train"></i> ${t("about.train")} <i class="hl-curve"></i> ${t("about.test")}</span></figcaption></figure>`;
+    </svg><figcaption><b>${t(`about.${kind}`)}</b><span><i class="hl-key train"></i> ${t("about.train")} <i class="hl-key test"></i> ${t("about.test")}</span></figcaption></figure>`;
   }
 
   function doubt(known) {

@@ -191,7 +191,7 @@ class App {
   }
 
   async openTab() {
-    const id = this.state.tab, panel = this.root.querySelector("#hl-panel");
+    const id = this.root.dataset.tab = this.state.tab, panel = this.root.querySelector("#hl-panel");
     this.root.setAttribute("aria-busy", "true");
     for (const button of this.root.querySelectorAll(".hl-tabs [role=tab]")) {
       button.setAttribute("aria-selected", button.dataset.tab === id);
