@@ -11,10 +11,10 @@ import pytest
 import pytorch_grad_cam
 import torch
 import torch.nn.functional as F
-import torchcam.methods
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import nn
 
+from bench.methods import PYTORCH_GRAD_CAM, TORCHCAM
 from hooklab import cam
 from hooklab.cam import METHODS
 
@@ -96,25 +96,6 @@ def ours(net, image, layer, name, enlarge=cam.soft_masks):
             "ablated_logits": [lambda batch: from_layer(net, layer, batch)[:, TARGET]],
         }[method.needs],
     )
-
-
-PYTORCH_GRAD_CAM = {
-    "gradcam": pytorch_grad_cam.GradCAM,
-    "gradcam++": pytorch_grad_cam.GradCAMPlusPlus,
-    "hirescam": pytorch_grad_cam.HiResCAM,
-    "xgradcam": pytorch_grad_cam.XGradCAM,
-    "layercam": pytorch_grad_cam.LayerCAM,
-    "eigencam": pytorch_grad_cam.EigenCAM,
-    "scorecam": pytorch_grad_cam.ScoreCAM,
-    "ablationcam": pytorch_grad_cam.AblationCAM,
-}
-TORCHCAM = {
-    "gradcam": torchcam.methods.GradCAM,
-    "gradcam++": torchcam.methods.GradCAMpp,
-    "xgradcam": torchcam.methods.XGradCAM,
-    "layercam": torchcam.methods.LayerCAM,
-    "scorecam": torchcam.methods.ScoreCAM,
-}
 
 
 def by_pytorch_grad_cam(net, image, layer, name):
