@@ -14,7 +14,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--host", default=None, help="address to listen on; 0.0.0.0 lets other machines in (default: 127.0.0.1)"
     )
     parser.add_argument(
-        "--port", type=int, default=None, help="port to listen on (default: the first free one from 7860)"
+        "--port", type=_port, default=None, help="port to listen on (default: the first free one from 7860)"
     )
     parser.add_argument(
         "--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto takes cuda, then mps, then cpu)"
@@ -57,8 +57,13 @@ def main(argv: list[str] | None = None) -> None:
             prevent_thread_lock=True,
             **settings,
         )
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         sys.exit(f"hooklab: {error}")
+    except OSError as error:
+        if "empty port" not in str(error):
+            sys.exit(f"hooklab: {error}")
+        place = f"{options.host or '127.0.0.1'}:{options.port or '7860 to 7959'}"
+        sys.exit(f"hooklab: cannot serve at {place}: taken, or not an address of this machine; try --port or --host")
     if page.mcp_error:  # the package is there, but not whole
         sys.exit(f"hooklab: --mcp does not work here: {page.mcp_error.strip()}")
     print(f"hooklab: open {address}")
@@ -67,6 +72,12 @@ def main(argv: list[str] | None = None) -> None:
     if options.host == "0.0.0.0":
         print(f"hooklab: on other machines of this network, open http://{_own_address()}:{page.server_port}/")
     page.block_thread()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 to 65535 is accepted")
+    return int(text)
 
 
 def _own_address() -> str:

@@ -8,10 +8,12 @@ import urllib.request
 
 import numpy as np
 import pytest
+import torch
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 
+import app
 from hooklab import data
 from hooklab.ui.page import build
 
@@ -163,3 +165,14 @@ def test_P5_P10_the_page_names_no_other_host_and_keeps_no_history(address):
 def test_no_word_in_a_link_is_an_order_to_gradio(address, query):
     plain, asked = (urllib.request.urlopen(address + end, timeout=30).read() for end in ("", "?" + query))
     assert asked == plain
+
+
+def test_a_port_that_is_taken_and_one_that_is_none_are_told_in_one_sentence(address, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # the server's setting, not the tests'
+    port = address.rstrip("/").rpartition(":")[2]
+    with pytest.raises(SystemExit, match=f"cannot serve at 127.0.0.1:{port}: taken, .* --port"):
+        app.main(["--port", port, "--device", "cpu"])
+    for wrong in ("0", "65536", "-1", "x"):
+        with pytest.raises(SystemExit):
+            app.main([f"--port={wrong}"])
+        assert f"{wrong!r}: a whole number from 1 to 65535 is accepted" in capsys.readouterr().err
