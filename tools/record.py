@@ -5,6 +5,7 @@ python tools/record.py http://127.0.0.1:7860
 """
 
 import io
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium")  # None: the one that `playwright install chromium` fetched
 WIDTH, HEIGHT, SHOWN = 1440, 900, (960, 600)
 MOST_BYTES = 3_000_000
 
