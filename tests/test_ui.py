@@ -258,11 +258,18 @@ def test_P8_no_file_outside_the_upload_folder_is_opened(tmp_path, monkeypatch):
             upload.image_argument(form)
 
 
-def test_a_data_url_passes_through_our_own_decode():
+@pytest.mark.parametrize("kind", ["PNG", "GIF"])
+def test_F4_a_data_url_passes_through_our_own_decode(kind):
     transparent = io.BytesIO()
-    Image.new("RGBA", (40, 40), (255, 0, 0, 0)).save(transparent, "PNG")
-    url = "data:image/png;base64," + base64.b64encode(transparent.getvalue()).decode()
+    Image.new("RGBA", (40, 40), (255, 0, 0, 0)).save(transparent, kind)
+    url = f"data:image/{kind.lower()};base64," + base64.b64encode(transparent.getvalue()).decode()
     assert upload.image_argument(url).getpixel((5, 5)) == (255, 255, 255)  # composited on white
+
+
+def test_P4_no_text_is_drawn_into_a_picture():
+    scripts = {path.name: path.read_text("utf-8") for path in WEB.glob("*.js")}
+    assert "getContext" in scripts["stage.js"]  # where pictures are painted
+    assert not [name for name, text in scripts.items() if re.search(r"\b(fill|stroke)Text\b", text)]
 
 
 # ---- the door
