@@ -27,16 +27,21 @@ class Recipe:
 
 RECIPES = {
     "simple_cnn": Recipe(30, 128, 3e-3, 0.05, "adamw", shift=3, cutout=8),
-    "resnet": Recipe(40, 256, 0.25, 5e-4, "sgd", shift=4, cutout=8),
+    "resnet": Recipe(45, 256, 0.25, 5e-4, "sgd", shift=4, cutout=8),
 }
 
 
-CHOICE = (  # goes into the model card
+_CHOICE = (
     "Network, optimiser and augmentation follow published recipes; no setting was searched for, and none chosen by "
     "comparing scores on the test split. The number of epochs follows from the time there was, and was settled during "
     "the run, before its learning rate began to fall. The test split was measured after every epoch for the curve, but "
     "the last epoch ships whatever it scores."
 )
+CHOICE = {  # how the settings were chosen: goes into the model card
+    "simple_cnn": _CHOICE,
+    "resnet": _CHOICE + " An earlier run of 18 epochs with shifts of 2 pixels ended at 91.82 % of "
+    "the test split and was still learning: this one is longer, and shifts by the 4 pixels usual in longer runs.",
+}
 
 
 def learning_rate(recipe: Recipe, step: int, epoch_steps: int) -> float:

@@ -282,7 +282,7 @@ def run(options: argparse.Namespace, recipe: Recipe, device: torch.device, team:
         "recipe": asdict(recipe),
         "trained_on": f"all {len(train_set)} images of CIFAR-10's training split",
         "measured_on": f"all {len(plain)} test images, float32, one view, no test-time augmentation",
-        "how_settings_were_chosen": CHOICE,
+        "how_settings_were_chosen": CHOICE[options.model],
         "epochs": recipe.epochs,
         "seconds": round(seconds),
         "images_per_second": round(len(train_set) * len(rows) / seconds),
