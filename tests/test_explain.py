@@ -113,14 +113,13 @@ SCRIPT = """
 import os, sys
 from hooklab import explain
 explain.PART = 3
-for place in sys.argv[1:]:
-    out = place.format(rank=os.environ["RANK"])
-    explain.main(["--limit", "{limit}", "--device", "cpu", "--batch-size", "3", "--out", out, "--method", "hirescam"])
+out = sys.argv[1].format(rank=os.environ["RANK"])
+explain.main(["--limit", "{limit}", "--device", "cpu", "--batch-size", "3", "--out", out, "--method", "hirescam"])
 """
 
 
-def test_two_processes_write_what_one_writes_on_one_disk_and_on_a_disk_each(tmp_path):
-    places = [str(tmp_path / place) for place in ("maps.npz", "machine{rank}/maps.npz")]
+@pytest.mark.parametrize("place", ["maps.npz", "machine{rank}/maps.npz"], ids=["one disk", "a disk each"])
+def test_two_processes_write_what_one_writes(tmp_path, place):
     alone = run(tmp_path / "alone.npz", "--method", "hirescam")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("{limit}", str(LIMIT)))
@@ -134,15 +133,14 @@ def test_two_processes_write_what_one_writes_on_one_disk_and_on_a_disk_each(tmp_
             "--nproc-per-node",
             "2",
             script,
-            *places,
+            tmp_path / place,
         ],
         check=True,
         capture_output=True,
         timeout=180,
         env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
     )
-    for place in places:
-        same(maps.read(place.format(rank=0)), alone)
+    same(maps.read(str(tmp_path / place).format(rank=0)), alone)
     assert not list(tmp_path.rglob("*.parts"))
 
 
