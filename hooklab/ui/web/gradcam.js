@@ -84,7 +84,7 @@ export function mount(root, app) {
 
   function judge() {
     const card = root.querySelector("#hl-true"), asked = answer, ticket = ++asking;
-    card.querySelector("span").innerHTML = map && !map.blank ? "" : t("true.none");
+    card.querySelector("span").innerHTML = map && !map.blank ? `<b>${t("tab.evidence")}</b> …` : t("true.none");
     card.querySelector("svg").innerHTML = "";
     card.classList.remove("ready");
     if (!map || map.blank) return;
