@@ -46,7 +46,7 @@ class Service:
             return _error(refusal.code, str(refusal), refusal.values)
         except ValueError as error:  # the core's own refusal: it names the value and what is accepted
             return _error("value", str(error), {"message": str(error)})
-        except Exception:
+        except Exception:  # whatever a view meets, the asker gets an answer, and the trace stays in the log
             number = next(self._numbers)
             log.exception("error %d in view %s", number, view)
             return _error("unknown", f"something went wrong, number {number}", {"number": number})

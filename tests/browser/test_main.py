@@ -105,14 +105,13 @@ def test_P2_models_and_layers_back_and_forth(page, visit, settle):
 
 
 def test_the_browser_paints_what_python_paints(page, visit):
-    pixels = np.asarray(data.test_image(90)[0])
+    enlarged = np.kron(np.asarray(data.test_image(90)[0]), np.ones((12, 12, 1), np.uint8))
     for smooth, normalization, colors in product([True, False], ["max", "min-max"], ["inferno", "jet"]):
         display = {"smooth": smooth, "normalization": normalization, "colors": colors}
         visit(page, index=90, target="dog", opacity=0.4, **display)
         raw = unpack(page.evaluate(ANSWER)["map"]["raw"])
         size = painted(page, "[data-panel=heatmap] canvas").shape[:2]
         heat = images.heatmap(raw, size, normalization, smooth)
-        enlarged = np.kron(pixels, np.ones((12, 12, 1), np.uint8))
         wanted = {"heatmap": images.colorize(heat, colors), "overlay": images.overlay(enlarged, heat, colors, 0.4)}
         for panel, picture in wanted.items():
             difference = np.abs(painted(page, f"[data-panel={panel}] canvas").astype(int) - picture)
